@@ -1,0 +1,1 @@
+"""Drawings of records: one script per figure, which reads records and computes nothing."""

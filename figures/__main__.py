@@ -1,0 +1,90 @@
+"""`python -m figures [NAME ...]`: draw figures from the records of earlier runs."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import json
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from testbed.core.command import run_command
+from testbed.core.errors import InputError
+
+HERE = Path(__file__).parent
+app = typer.Typer(add_completion=False, rich_markup_mode=None)
+
+
+def available() -> dict[str, str]:
+    """Return figure name -> what it shows: every module here that is neither private nor the style."""
+    scripts = (path for path in sorted(HERE.glob("*.py")) if not path.name.startswith("_") and path.stem != "style")
+    return {path.stem: (ast.get_docstring(ast.parse(path.read_text())) or "").split("\n")[0] for path in scripts}
+
+
+def read_records(names: tuple[str, ...], folder: Path) -> list[Any]:
+    """Read the JSON records a figure needs.
+
+    Raises
+    ------
+    InputError   naming the first record that is missing or unreadable
+    """
+    found = []
+    for name in names:
+        path = folder / name
+        try:
+            found.append(json.loads(path.read_text()))
+        except FileNotFoundError:
+            raise InputError("a figure needs its record", found=f"no file {path}", hint="run what writes it") from None
+        except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+            raise InputError("a record must be readable JSON", found=f"{path}: {error}") from None
+    return found
+
+
+def draw_one(name: str, records: Path, out: Path) -> list[Path]:
+    """Draw one figure and return the files written."""
+    script = importlib.import_module(f"figures.{name}")
+    try:
+        return script.draw(read_records(script.RECORDS, records), out)
+    except (KeyError, TypeError, IndexError) as error:
+        raise InputError(
+            f"the records of figure {name} must have the fields it draws", found=f"{type(error).__name__}: {error}"
+        ) from error
+
+
+@app.command()
+def draw(
+    names: Annotated[list[str] | None, typer.Argument(help="Figures to draw; none means all with records.")] = None,
+    records: Annotated[Path, typer.Option(help="Folder the records are in.")] = Path("out"),
+    out: Annotated[Path, typer.Option(help="Folder for the images.")] = Path("out/figures"),
+    list_: Annotated[bool, typer.Option("--list", help="Print the names and stop.")] = False,
+) -> None:
+    """Draw figures from records: NAME.pdf, NAME.png and NAME.json (the numbers drawn)."""
+    known = available()
+    if list_:
+        for name, title in known.items():
+            print(f"{name}: {title}")
+        return
+    for name in names or ():
+        if name not in known:
+            raise InputError("a figure must have a known name", found=repr(name), hint="one of " + ", ".join(known))
+    for name in names or known:
+        try:
+            written = draw_one(name, records, out)
+        except InputError as error:
+            if names:
+                raise
+            print(f"{name}: left out: {error}")
+            continue
+        print(f"{name}: {', '.join(map(str, written))}")
+
+
+def main() -> int:
+    """Run the command line."""
+    return run_command(app, "python -m figures")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

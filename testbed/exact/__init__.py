@@ -1,0 +1,14 @@
+"""Exact answers: laws by enumeration, moments, values, gradients, output laws of engines, recursions for long horizons."""
+
+from testbed._lazy import lazy_exports
+
+__getattr__, __dir__, __all__ = lazy_exports(
+    __name__,
+    {
+        "gradients": ["exact_gradient"],
+        "law": ["ExactLaw", "enumerate_law"],
+        "moments": ["Moments", "batch_statistic", "moments"],
+        "output_law": ["output_law"],
+        "values": ["action_values", "prefix_law", "state_values"],
+    },
+)

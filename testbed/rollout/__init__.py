@@ -1,0 +1,5 @@
+"""Rollouts: engines whose every random choice goes through a Chooser."""
+
+from testbed._lazy import lazy_exports
+
+__getattr__, __dir__, __all__ = lazy_exports(__name__, {"engine": ["rollout"]})

@@ -1,0 +1,17 @@
+"""Weights for off-policy tokens: a granularity (which ratio), an operator (what is done to it), a registry of named pairs."""
+
+from testbed._lazy import lazy_exports
+
+__getattr__, __dir__, __all__ = lazy_exports(
+    __name__,
+    {
+        "clip": ["clip_gate", "clip_objective"],
+        "granularity": ["GRANULARITIES", "log_ratios"],
+        "mask": ["mask_band"],
+        "registry": ["PLANNED", "RULES"],
+        "rule": ["Rule"],
+        "rules": ["weigh"],
+        "truncate": ["clamp", "truncate"],
+        "weights": ["Weights"],
+    },
+)
