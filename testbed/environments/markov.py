@@ -1,7 +1,7 @@
-"""Markov environments: rewards per step that depend on a state driven by the tokens, for horizons far beyond enumeration.
+"""Markov environments: rewards that depend on a state driven by the tokens, for horizons far beyond enumeration.
 
 Transitions are deterministic, so the state is a function of the prefix and every theorem about prefix-measurable
-boundaries applies word for word. On small horizons `enumerate_law` and on long ones `testbed.exact.dynamic` give the exact moments.
+boundaries applies word for word. `enumerate_law` gives exact moments on small horizons, `testbed.exact.dynamic` on any.
 """
 
 from __future__ import annotations
@@ -26,8 +26,9 @@ class MarkovEnvironment(Environment):
     n_states, n_actions, horizon : int     each at least 1; `n_actions` is the vocabulary
     transition : Int64[Tensor, "S A"]      next state, deterministic
     rewards : Float[Tensor, "S A"]         reward of a step, finite
-    terminal_rewards : Float[Tensor, " S"] | None     reward of the final state; None = 0. It is credited to the last token.
+    terminal_rewards : Float[Tensor, " S"] | None     reward of the final state, credited to the last token; None = 0
     start : int                            state before the first token
+
     Raises
     ------
     InputError   if a shape disagrees, a next state does not exist, or a reward is not finite
@@ -41,8 +42,14 @@ class MarkovEnvironment(Environment):
     """
 
     def __init__(
-        self, n_states: int, n_actions: int, horizon: int, transition: Int64[Tensor, "S A"], rewards: Float[Tensor, "S A"],
-        terminal_rewards: Float[Tensor, " S"] | None = None, start: int = 0,
+        self,
+        n_states: int,
+        n_actions: int,
+        horizon: int,
+        transition: Tensor,
+        rewards: Tensor,
+        terminal_rewards: Tensor | None = None,
+        start: int = 0,
     ) -> None:
         for name, size in (("n_states", n_states), ("n_actions", n_actions), ("horizon", horizon)):
             if int(size) < 1:
@@ -52,9 +59,11 @@ class MarkovEnvironment(Environment):
         terminal = torch.zeros(n_states, dtype=torch.float64) if terminal_rewards is None else terminal_rewards
         require_shape("terminal_rewards", terminal, (n_states,))
         if transition.is_floating_point() or int(transition.min()) < 0 or int(transition.max()) >= n_states:
-            raise InputError(f"`transition` must hold integer states in 0..{n_states - 1}",
-                             found=f"{transition.dtype} from {transition.min().item()} to {transition.max().item()}",
-                             hint="transitions are deterministic: the state is a function of the prefix")
+            raise InputError(
+                f"`transition` must hold integer states in 0..{n_states - 1}",
+                found=f"{transition.dtype} from {transition.min().item()} to {transition.max().item()}",
+                hint="transitions are deterministic: the state is a function of the prefix",
+            )
         if not (bool(torch.isfinite(rewards).all()) and bool(torch.isfinite(terminal).all())):
             raise InputError("rewards must be finite", found="NaN or infinity in `rewards` or `terminal_rewards`")
         if not 0 <= int(start) < n_states:
@@ -72,7 +81,8 @@ class MarkovEnvironment(Environment):
         table = torch.randint(n_states, (n_states, n_actions), generator=stream["transition"].torch_generator())
         rewards = torch.rand(n_states, n_actions, generator=stream["rewards"].torch_generator(), dtype=torch.float64)
         last = torch.rand(n_states, generator=stream["terminal"].torch_generator(), dtype=torch.float64)
-        return MarkovEnvironment(n_states, n_actions, horizon, table, 2 * rewards - 1, 2 * last - 1 if terminal else None)
+        final = 2 * last - 1 if terminal else None
+        return MarkovEnvironment(n_states, n_actions, horizon, table, 2 * rewards - 1, final)
 
     @staticmethod
     def chain(n_states: int, horizon: int) -> MarkovEnvironment:

@@ -20,7 +20,7 @@ from testbed.policies.markov import MarkovPolicy
 from testbed.policies.schedule import PrefixSchedule
 
 
-def state_distribution(env: MarkovEnvironment, schedule: Policy | PrefixSchedule) -> Float[Tensor, "T+1 S"]:
+def state_distribution(env: MarkovEnvironment, schedule: Policy | PrefixSchedule) -> Float[Tensor, "T1 S"]:
     """Probability of each state before every position, and after the last.
 
         d_0 = 1{start},    d_{t+1}(s') = sum_{s, a: f(s,a)=s'} d_t(s) mu_t(a | s)
@@ -45,7 +45,7 @@ def state_distribution(env: MarkovEnvironment, schedule: Policy | PrefixSchedule
 def markov_action_values(env: MarkovEnvironment, pi: Policy) -> Float[Tensor, "T S A"]:
     """Value of each token in each state at every position, later tokens drawn from the policy.
 
-        Q_t(s, a) = r_t(s, a) + V_{t+1}(f(s, a)),    V_t(s) = sum_a pi(a|s) Q_t(s, a)
+    Q_t(s, a) = r_t(s, a) + V_{t+1}(f(s, a)),    V_t(s) = sum_a pi(a|s) Q_t(s, a)
     """
     world = markov_tables(env, pi, pi)
     probs = world.log_target.exp()
@@ -58,7 +58,7 @@ def markov_action_values(env: MarkovEnvironment, pi: Policy) -> Float[Tensor, "T
 
 
 def markov_value(env: MarkovEnvironment, pi: Policy) -> float:
-    """Expected return of a Markov policy.
+    """Return the expected return of a Markov policy.
 
     Examples
     --------
@@ -66,7 +66,8 @@ def markov_value(env: MarkovEnvironment, pi: Policy) -> float:
     >>> markov_value(env, MarkovPolicy(torch.zeros(2, 2), env.transition))
     0.25
     """
-    return float((markov_action_values(env, pi)[0, env.start] * markov_tables(env, pi, pi).log_target[env.start].exp()).sum())
+    first_law = markov_tables(env, pi, pi).log_target[env.start].exp()
+    return float((markov_action_values(env, pi)[0, env.start] * first_law).sum())
 
 
 def markov_gradient(env: MarkovEnvironment, pi: MarkovPolicy) -> Float[Tensor, "S A"]:
@@ -92,7 +93,7 @@ class WeightGrowth:
     log_second : [T]     log E_mu[W_t^2], W_t the product of ratios through token t
     last : [K]           last position of each segment that occurs, and its label
     log_end : [K]        log E_mu[W_(k)^2], W_(k) the product through the end of segment k
-    log_factor : [K]     log of E[W_(k)^2] / E[W_(k-1)^2]: the segment's d2 averaged under mu tilted by W_(k-1)^2 (S9, S11)
+    log_factor : [K]     log of E[W_(k)^2] / E[W_(k-1)^2]: the segment's d2 averaged under mu tilted by W_(k-1)^2 (S9)
     log_largest : [K]    log of the largest d2 of the segment over the states it can start in (S10: sums bound log_end)
     log_average : [K]    log of the segment's d2 averaged under mu (S10: sums bound nothing)
     """
@@ -124,22 +125,27 @@ def weight_growth(env: MarkovEnvironment, target: Policy, schedule: Policy | Pre
     for label in world.segment.tolist():
         mass, log_scale = _rescaled(mass @ kernels[label], log_scale)
         log_second.append(log_scale)
-    second = torch.tensor(log_second, dtype=torch.float64)
+    second = torch.tensor([0.0, *log_second], dtype=torch.float64)  # entry t: log E[W^2] of the first t tokens
     changes = torch.nonzero(world.segment.diff())[:, 0]
     last = torch.cat([changes, torch.tensor([env.horizon - 1])])
-    first = [0, *(changes + 1).tolist()]
+    first = torch.cat([torch.zeros(1, dtype=torch.int64), changes + 1])
+    gained = second[last + 1] - torch.where(torch.isneginf(second[first]), 0.0, second[first])
     law = state_distribution(env, schedule)
     largest, average = [], []
-    for begin, end in zip(first, last.tolist(), strict=True):
+    for begin, end in zip(first.tolist(), last.tolist(), strict=True):
         ahead, scale = torch.ones_like(mass), 0.0
         for _ in range(begin, end + 1):
             ahead, scale = _rescaled(kernels[int(world.segment[end])] @ ahead, scale)
         largest.append(scale + float(ahead[law[begin] > 0].max().log()))
         average.append(scale + float((law[begin] * ahead).sum().log()))
     return WeightGrowth(
-        log_second=second, last=last, label=world.segment[last], log_end=second[last],
-        log_factor=torch.diff(second[last], prepend=torch.zeros(1, dtype=torch.float64)),
-        log_largest=torch.tensor(largest, dtype=torch.float64), log_average=torch.tensor(average, dtype=torch.float64),
+        log_second=second[1:],
+        last=last,
+        label=world.segment[last],
+        log_end=second[last + 1],
+        log_factor=gained,
+        log_largest=torch.tensor(largest, dtype=torch.float64),
+        log_average=torch.tensor(average, dtype=torch.float64),
     )
 
 

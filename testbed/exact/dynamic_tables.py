@@ -1,7 +1,7 @@
 """A Markov world read into tables, for the recursions over its states.
 
-Environment, target and behaviours must share one deterministic transition table, and the schedule must change behaviour at
-positions fixed in advance (`cuts`): then every step is a small non-negative S-by-S kernel.
+Environment, target and behaviours must share one deterministic transition table, and the schedule must change behaviour
+at positions fixed in advance (`cuts`): then every step is a small non-negative S-by-S kernel.
 """
 
 from __future__ import annotations
@@ -47,7 +47,9 @@ class MarkovTables:
         log_ratio = self.log_target - log_mu
         value = torch.where(drawn, (log_mu + (power * log_ratio if power else 0.0)).exp(), 0.0)
         if not bool(torch.isfinite(value).all()):
-            raise InputError("the second moment of one step's ratio must fit float64", found=f"overflow in segment {segment}")
+            raise InputError(
+                "the second moment of one step's ratio must fit float64", found=f"overflow in segment {segment}"
+            )
         return value
 
     def at_start(self) -> Float[Tensor, " S"]:
@@ -71,9 +73,13 @@ def markov_tables(env: MarkovEnvironment, target: Policy, schedule: Policy | Pre
     """
     policies = schedule.policies if isinstance(schedule, PrefixSchedule) else (schedule,)
     if not isinstance(schedule, Policy | PrefixSchedule):
-        raise InputError("a recursion needs one policy or a PrefixSchedule", found=type(schedule).__name__,
-                         hint="average over the branches of a random schedule yourself")
-    segment = _segments(schedule, env) if isinstance(schedule, PrefixSchedule) else torch.zeros(env.horizon, dtype=torch.int64)
+        raise InputError(
+            "a recursion needs one policy or a PrefixSchedule", found=type(schedule).__name__,
+            hint="average over the branches of a random schedule yourself",
+        )
+    segment = torch.zeros(env.horizon, dtype=torch.int64)
+    if isinstance(schedule, PrefixSchedule):
+        segment = _segments(schedule, env)
     rewards = env.rewards.repeat(env.horizon, 1, 1)
     rewards[-1] += env.terminal_rewards[env.transition]
     return MarkovTables(
@@ -88,7 +94,9 @@ def _table(policy: Policy, env: MarkovEnvironment) -> Float[Tensor, "S A"]:
     if not isinstance(policy, MarkovPolicy):
         raise InputError("recursions need Markov policies", found=type(policy).__name__)
     if policy.start != env.start or not torch.equal(policy.transition, env.transition):
-        raise InputError("a Markov policy must follow the environment's own states", found="another transition table or start")
+        raise InputError(
+            "a Markov policy must follow the environment's own states", found="another transition table or start"
+        )
     return policy.table.detach()
 
 
@@ -100,6 +108,8 @@ def _segments(schedule: PrefixSchedule, env: MarkovEnvironment) -> Int64[Tensor,
     probes = [cycle[:t] for t in range(horizon)] + [(token,) * (horizon - 1) for token in range(size)]
     for probe in probes:
         if schedule.segment_of(probe) != labels[len(probe)]:
-            raise InputError("the recursion needs boundaries at positions fixed in advance",
-                             found=f"a segment at position {len(probe)} that depends on the tokens", hint="use cuts(positions)")
+            raise InputError(
+                "the recursion needs boundaries at positions fixed in advance",
+                found=f"a segment at position {len(probe)} that depends on the tokens", hint="use cuts(positions)",
+            )
     return torch.tensor(labels, dtype=torch.int64)

@@ -1,8 +1,8 @@
 """Behaviour families with one knob: how far a behaviour is from its target, turned continuously from zero.
 
-Each function maps a policy and a knob to a policy with its own law. Tabular and Markov policies stay tabular and Markov, so
-that enumeration and recursions still apply; any other policy is wrapped. `testbed.exact.divergence_profile` reports the
-divergence that a knob produces.
+Each function maps a policy and a knob to a policy with its own law. Tabular policies stay tabular and Markov policies
+Markov, so that enumeration and recursions still apply; any other policy is wrapped. What divergence a knob produces is
+answered by `testbed.exact.divergence_profile`.
 """
 
 from __future__ import annotations
@@ -16,10 +16,11 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 
 from testbed.core.errors import InputError
+from testbed.core.prefix_order import prefixes
 from testbed.core.seeds import SeedTree
 from testbed.policies.base import Policy
 from testbed.policies.markov import MarkovPolicy
-from testbed.policies.tabular import TabularPolicy, prefixes
+from testbed.policies.tabular import TabularPolicy
 from testbed.policies.truncated import Truncated
 
 Checkpoint = TypeVar("Checkpoint")
@@ -54,14 +55,17 @@ def logit_noise(pi: Policy, sigma: float, seed: SeedTree | int) -> Policy:
     pi : Policy               a MarkovPolicy gets one noise vector per *state* and stays Markov
     sigma : float             >= 0, nats; with one seed, sigma scales one fixed direction
     seed : SeedTree | int     address of the noise
+
     Returns
     -------
     Policy                    tabular for a tabular policy (equal to the wrapper's law prefix by prefix)
+
     Raises
     ------
     InputError   unless sigma is finite and >= 0
 
     Gives      over the noise, E d2 = sum p^2 + e^{sigma^2} (1 - sum p^2) per prefix (S11)
+
     Examples
     --------
     >>> pi = TabularPolicy(torch.zeros(3, 2))
@@ -100,6 +104,7 @@ def mixture(pi: Policy, other: Policy, weight: float) -> Policy:
 
     Assumes    the mixture is drawn token by token; mixing whole responses is another law (S17)
     Gives      pi / mixture <= 1 / (1 - weight): bounded ratios toward pi
+
     Examples
     --------
     >>> p, q = (TabularPolicy.from_probs(torch.tensor([x])) for x in ([1.0, 0.0], [0.2, 0.8]))
@@ -110,13 +115,9 @@ def mixture(pi: Policy, other: Policy, weight: float) -> Policy:
         raise InputError("`weight` must lie in [0, 1]", found=weight)
     if pi.vocab_size != other.vocab_size:
         raise InputError("both policies must share one vocabulary", found=f"{pi.vocab_size} and {other.vocab_size}")
-    same_table = (
-        isinstance(pi, TabularPolicy) and isinstance(other, TabularPolicy) and pi.horizon == other.horizon
-    ) or (
-        isinstance(pi, MarkovPolicy) and isinstance(other, MarkovPolicy)
-        and pi.start == other.start and torch.equal(pi.transition, other.transition)
-    )
-    if same_table:
+    if isinstance(pi, TabularPolicy) and isinstance(other, TabularPolicy) and pi.horizon == other.horizon:
+        return _with_table(pi, _mixed(pi.table, other.table, weight))
+    if isinstance(pi, MarkovPolicy) and isinstance(other, MarkovPolicy) and pi.same_states(other):
         return _with_table(pi, _mixed(pi.table, other.table, weight))
     return MixturePolicy(pi, other, weight)
 
@@ -160,7 +161,7 @@ def _mixed(first: Tensor, second: Tensor, weight: float) -> Tensor:
 
 
 def _noise(seed: SeedTree | int, kind: str, keys: Sequence[tuple[int, ...]], size: int) -> Float[Tensor, "N V"]:
-    """Standard normal noise, one row per key, each from its own named stream."""
+    """Draw standard normal noise, one row per key, each from its own named stream."""
     stream = (SeedTree(seed) if isinstance(seed, int) else seed)["logit_noise"][kind]
     rows = [torch.randn(size, generator=stream[str(key)].torch_generator(), dtype=torch.float64) for key in keys]
     return torch.stack(rows) if rows else torch.zeros(0, size, dtype=torch.float64)

@@ -1,8 +1,8 @@
 """Policies whose next-token law depends on a state that the tokens themselves drive.
 
-The state is a deterministic function of the prefix (`state' = transition[state, token]`), so a Markov policy is an ordinary
-policy with shared parameters: one softmax block per state instead of one per prefix. Its tables stay small at any horizon,
-which is what makes the recursions of `testbed.exact.dynamic` linear in the horizon.
+The state is a deterministic function of the prefix (`state' = transition[state, token]`), so a Markov policy is an
+ordinary policy with shared parameters: one softmax block per state instead of one per prefix. Its tables stay small at
+any horizon, which is what makes the recursions of `testbed.exact.dynamic` linear in the horizon.
 """
 
 from __future__ import annotations
@@ -18,14 +18,17 @@ from testbed.policies.base import Policy
 
 
 def checked_transition(transition: Tensor, n_states: int, n_actions: int) -> Int64[Tensor, "S A"]:
-    """Return the next-state table as int64 [S, A], or raise InputError (wrong shape, fractions, states out of range)."""
+    """Return the next-state table as int64 [S, A]; InputError for a wrong shape, fractions or unknown states."""
     table = torch.as_tensor(transition)
     require_shape("transition", table, (n_states, n_actions))
     if table.is_floating_point() or table.dtype == torch.bool:
-        raise InputError("`transition` must hold integer next states", found=str(table.dtype),
-                         hint="transitions are deterministic: the state is a function of the prefix")
+        raise InputError(
+            "`transition` must hold integer next states", found=str(table.dtype),
+            hint="transitions are deterministic: the state is a function of the prefix",
+        )
     if table.numel() and (int(table.min()) < 0 or int(table.max()) >= n_states):
-        raise InputError(f"every next state must lie in 0..{n_states - 1}", found=f"{int(table.min())}..{int(table.max())}")
+        found = f"{int(table.min())}..{int(table.max())}"
+        raise InputError(f"every next state must lie in 0..{n_states - 1}", found=found)
     return table.to(torch.int64)
 
 
@@ -37,7 +40,7 @@ def checked_start(start: int, n_states: int) -> int:
 
 
 def state_path(tokens: Int64[Tensor, "B T"], transition: Int64[Tensor, "S A"], start: int) -> Int64[Tensor, "B T+1"]:
-    """States visited along each response: column t is the state before token t, the last one the state after the response.
+    """States visited along each response: column t is the state before token t, the last column the final state.
 
     Examples
     --------
@@ -62,6 +65,7 @@ class MarkovPolicy(Policy):
     logits : Float[Tensor, "S A"]       the parameters; need not be normalized; -inf forbids a token
     transition : Int64[Tensor, "S A"]   deterministic next state
     start : int                         state before the first token
+
     Raises
     ------
     InputError   if shapes disagree, a next state does not exist, or a row of logits has NaN, +inf or no finite entry
@@ -73,12 +77,14 @@ class MarkovPolicy(Policy):
     1.0
     """
 
-    def __init__(self, logits: Float[Tensor, "S A"], transition: Int64[Tensor, "S A"], start: int = 0) -> None:
+    def __init__(self, logits: Tensor, transition: Tensor, start: int = 0) -> None:
         if logits.dim() != 2 or 0 in logits.shape:
             raise InputError("`logits` must have shape (states, tokens), both at least 1", found=tuple(logits.shape))
         plain = logits.detach()
         if bool(torch.isnan(plain).any()) or not bool(torch.isfinite(plain.amax(-1)).all()):
-            raise InputError("each row of `logits` must have a finite largest entry and no NaN", found="a row that gives no law")
+            raise InputError(
+                "each row of `logits` must have a finite largest entry and no NaN", found="a row that gives no law"
+            )
         self.logits = logits.double()
         self.vocab_size = logits.shape[1]
         self.n_states = logits.shape[0]
@@ -92,7 +98,8 @@ class MarkovPolicy(Policy):
         """Independent Gaussian logits of standard deviation `scale` in every state."""
         tree = SeedTree(seed) if isinstance(seed, int) else seed
         generator = tree["markov_policy"].torch_generator()
-        return MarkovPolicy(scale * torch.randn(transition.shape, generator=generator, dtype=torch.float64), transition, start)
+        logits = scale * torch.randn(transition.shape, generator=generator, dtype=torch.float64)
+        return MarkovPolicy(logits, transition, start)
 
     @staticmethod
     def from_probs(probs: Float[Tensor, "S A"], transition: Int64[Tensor, "S A"], start: int = 0) -> MarkovPolicy:
@@ -106,6 +113,10 @@ class MarkovPolicy(Policy):
     def table(self) -> Float[Tensor, "S A"]:
         """Log-probabilities per state (log-softmax of the logits, float64)."""
         return torch.log_softmax(self.logits, -1)
+
+    def same_states(self, other: MarkovPolicy) -> bool:
+        """Whether another Markov policy follows the same states from the same start."""
+        return self.start == other.start and torch.equal(self.transition, other.transition)
 
     def states(self, tokens: Int64[Tensor, "B T"]) -> Int64[Tensor, "B T"]:
         """State before each token."""
@@ -128,6 +139,7 @@ class MarkovPolicy(Policy):
         ----------
         tokens : Int64[Tensor, "B T"]
         coefficient : Float[Tensor, "B T"]     0 on padding
+
         Returns
         -------
         Float[Tensor, "B S A"]                 same shape as the logits, one per response
@@ -137,5 +149,6 @@ class MarkovPolicy(Policy):
         coefficient = coefficient.double()
         drawn = torch.zeros(rows, self.n_states * self.vocab_size, dtype=torch.float64, device=tokens.device)
         drawn.scatter_add_(1, state * self.vocab_size + tokens, coefficient)
-        visits = torch.zeros(rows, self.n_states, dtype=torch.float64, device=tokens.device).scatter_add_(1, state, coefficient)
+        visits = torch.zeros(rows, self.n_states, dtype=torch.float64, device=tokens.device)
+        visits.scatter_add_(1, state, coefficient)
         return drawn.view(rows, self.n_states, self.vocab_size) - visits[:, :, None] * self.table.detach().exp()

@@ -1,4 +1,4 @@
-"""Statistics of weights, divergence estimates, tests with a declared error rate, and intervals with a declared coverage."""
+"""Statistics of weights, divergences, tests with a declared error rate, intervals with a declared coverage."""
 
 from testbed._lazy import lazy_exports
 
@@ -7,9 +7,10 @@ __getattr__, __dir__, __all__ = lazy_exports(
     {
         "concentration": ["bennett_deviation", "bennett_tail"],
         "directed_gate": ["DirectedGate"],
-        "divergence": ["BoundedDivergence", "kl", "kl_bounded", "kl_k1", "kl_k2", "kl_k3", "kl_straight_through"],
+        "divergence": ["BoundedDivergence", "kl", "kl_bounded", "kl_straight_through"],
+        "token_divergence": ["kl_k1", "kl_k2", "kl_k3"],
+        "interval": ["Interval"],
         "intervals": [
-            "Interval",
             "bennett_interval",
             "bootstrap_interval",
             "clopper_pearson",

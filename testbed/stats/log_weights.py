@@ -12,8 +12,7 @@ import math
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from testbed.stats.weight_sample import WeightSample, WeightStatistic, weight_sample
-from testbed.stats.weight_statistics import kish_fraction
+from testbed.stats.weight_sample import WeightSample, WeightStatistic, kish_fraction, weight_sample
 
 
 def ess_from_log(
@@ -25,9 +24,11 @@ def ess_from_log(
     ----------
     log_weights : Float[Tensor, "..."]     nats, any common shift; -inf is a weight of 0
     mask : Bool[Tensor, "..."] or None     True on real entries
+
     Returns
     -------
     WeightStatistic   in [1, n]; 0 when every weight is 0 or none is real; +inf entries as in `ess`
+
     Raises
     ------
     InputError   NaN on a real entry
@@ -54,6 +55,7 @@ def renyi2_from_log(
     Returns
     -------
     WeightStatistic   0 when no entry is real; -inf when every weight is 0
+
     Raises
     ------
     InputError   NaN on a real entry
@@ -74,6 +76,6 @@ def renyi2_from_log(
 
 
 def _shifted(sample: WeightSample) -> tuple[float, WeightSample]:
-    """Return (largest log-weight, weights relative to it); an infinite shift leaves exp of the log-weights themselves."""
+    """Return (largest log-weight, weights relative to it); where that is infinite, the weights themselves."""
     shift = float(sample.values.max()) if sample.n else 0.0
     return shift, WeightSample((sample.values - (shift if math.isfinite(shift) else 0.0)).exp(), sample.probs)

@@ -23,6 +23,7 @@ def fit_generalized_pareto(excess: Float[np.ndarray, " n"]) -> tuple[float, floa
     Parameters
     ----------
     excess : Float[ndarray, " n"]     > 0, ascending, not all equal, n >= 5
+
     Returns
     -------
     (k, sigma)   both finite, sigma > 0 (sigma belongs to k before shrinkage)

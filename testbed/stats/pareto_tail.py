@@ -53,6 +53,7 @@ def pareto_k(
     mask : Bool[Tensor, "..."] or None     True on real entries
     which : str                            "raw" or "applied"
     tail_length : int or None              M; None takes the length described in the module
+
     Returns
     -------
     WeightStatistic   never NaN. Where the tail has no shape to estimate the answer is one-sided on purpose:
@@ -60,6 +61,7 @@ def pareto_k(
                at the cap): a point mass is the limit k -> -inf of a bounded tail, no extreme draw decides anything
         +inf   not certified: fewer than 5 weights above the cutoff (also n < 25), those all equal, an infinite
                weight, or no positive weight at all. 99 zeros and one 5 is such a case, not a good one
+
     Raises
     ------
     InputError   NaN or negative real weight; tail_length not in [1, n - 1]
@@ -111,9 +113,11 @@ def psis_smooth(
     ----------
     log_weights : Float[Tensor, "..."]     +log w in nats; -inf is a weight of 0
     normalize : bool                       True: the weights sum to 1; False: the scale of the input is kept
+
     Returns
     -------
     SmoothedWeights   float64; weights are left as they are where `pareto_k` is infinite
+
     Raises
     ------
     InputError   NaN on a real entry; tail_length not in [1, n - 1]
@@ -159,8 +163,8 @@ def _fit(log_weights: np.ndarray, which: str, tail_length: int | None) -> _TailF
         raise InputError(f"`tail_length` must be in [1, n - 1] with n = {n}", found=tail_length)
     m = tail_length or (n // 5 if n <= 225 else math.floor(3.0 * math.sqrt(n)))
 
-    def answer(k: float, *fit: object) -> _TailFit:
-        return _TailFit(WeightStatistic(k, name="pareto_k", which=which, n=n), *fit)
+    def answer(k: float) -> _TailFit:
+        return _TailFit(WeightStatistic(k, name="pareto_k", which=which, n=n))
 
     top = log_weights.max() if n else -math.inf
     if math.isinf(top):
@@ -181,4 +185,4 @@ def _fit(log_weights: np.ndarray, which: str, tail_length: int | None) -> _TailF
     if len(excess) < FEWEST_TAIL_VALUES or excess[0] == excess[-1]:
         return answer(math.inf)
     k, sigma = fit_generalized_pareto(excess)
-    return answer(k, sigma, math.exp(cutoff), order[first:])
+    return answer(k)._replace(sigma=sigma, cutoff=math.exp(cutoff), tail_index=order[first:])

@@ -7,6 +7,7 @@ sample size. The two are therefore never reported under one name: `WeightStatist
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,9 +41,11 @@ class WeightStatistic(float):
     which: str
     n: int
 
-    def __new__(cls, value: float, *, name: str, which: str, n: int) -> WeightStatistic:
+    def __new__(cls, value: float, *, name: str, which: str, n: int) -> WeightStatistic:  # noqa: D102
         if which not in WHICH:
-            raise InputError(f"`which` must be one of {WHICH}", found=repr(which), hint="are the weights capped or masked?")
+            raise InputError(
+                f"`which` must be one of {WHICH}", found=repr(which), hint="are the weights capped or masked?"
+            )
         number = super().__new__(cls, value)
         number.name, number.which, number.n = name, which, n
         return number
@@ -56,7 +59,7 @@ class WeightStatistic(float):
 
 @dataclass(frozen=True, slots=True)
 class WeightSample:
-    """The real entries of a tensor (one dimension, float64, detached), with their probabilities under a law, or equal ones."""
+    """The real entries of a tensor (one dimension, float64, detached) and their probabilities (None: equal ones)."""
 
     values: Float[Tensor, " n"]
     probs: Float[Tensor, " n"] | None
@@ -116,14 +119,36 @@ def weight_sample(
         )
     if not log and bool((values < 0).any()):
         raise InputError(
-            "`weights` must be >= 0", found=f"{float(values.min()):.6g}", hint="did you pass log-weights? use the _from_log form"
+            "`weights` must be >= 0",
+            found=f"{float(values.min()):.6g}",
+            hint="did you pass log-weights? use the _from_log form",
         )
     return WeightSample(values, None if law is None else _checked_law(law.reshape(-1)))
 
 
+def relative_to_largest(sample: WeightSample) -> tuple[float, Float[Tensor, " n"]]:
+    """Return (largest weight, weights divided by it); an infinite one counts as 1, and the finite beside it as 0."""
+    top = float(sample.values.max()) if sample.n else 0.0
+    if top == math.inf:
+        return top, sample.values.isinf().double()
+    return top, sample.values / top if top > 0 else torch.zeros_like(sample.values)
+
+
+def kish_fraction(sample: WeightSample) -> float:
+    """(E w)^2 / E[w^2] in [0, 1]: the effective share of the sample."""
+    top, scaled = relative_to_largest(sample)
+    if top == 0.0:
+        return 0.0
+    if top == math.inf:  # order among the infinite weights is lost: the worst case, a single one that dominates
+        return 1.0 / sample.n if sample.probs is None else float(sample.probs[sample.values.isinf()].min())
+    return min(sample.mean(scaled) ** 2 / sample.mean(scaled.square()), 1.0)
+
+
 def _same_shape(name: str, other: Tensor, values: Tensor) -> Tensor:
     if other.shape != values.shape:
-        raise InputError(f"`{name}` must have the shape of the weights, {tuple(values.shape)}", found=tuple(other.shape))
+        raise InputError(
+            f"`{name}` must have the shape of the weights, {tuple(values.shape)}", found=tuple(other.shape)
+        )
     return other
 
 

@@ -15,12 +15,17 @@ from __future__ import annotations
 
 import math
 
-import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
 from testbed.core.errors import InputError
-from testbed.stats.weight_sample import WeightSample, WeightStatistic, weight_sample
+from testbed.stats.weight_sample import (
+    WeightSample,
+    WeightStatistic,
+    kish_fraction,
+    relative_to_largest,
+    weight_sample,
+)
 
 
 def ess(
@@ -42,9 +47,11 @@ def ess(
     which : str                             "raw" or "applied"; recorded in the answer
     probs : Float[Tensor, "..."] or None    exact law of the weights; then `n` is the sample size asked about
     n : int or None                         sample size, only with `probs`
+
     Returns
     -------
     WeightStatistic   in [1, n] for a sample; 0 when every weight is 0 or none is real
+
     Raises
     ------
     InputError   NaN or negative real weight; `probs` without `n` or `n` without `probs`
@@ -56,6 +63,7 @@ def ess(
 
     Examples
     --------
+    >>> import torch
     >>> ess(torch.tensor([1.0, 2.0, 3.0, 4.0]))
     ess(raw weights, n=4) = 3.33333
     >>> ess(torch.tensor([1.0, 3.0]), probs=torch.tensor([0.5, 0.5]), n=100)
@@ -63,7 +71,8 @@ def ess(
     """
     if (probs is None) != (n is None):
         raise InputError(
-            "`n` and `probs` go together", found=f"probs {'not ' * (probs is None)}given, n = {n}",
+            "`n` and `probs` go together",
+            found=f"probs {'not ' * (probs is None)}given, n = {n}",
             hint="n is the sample size drawn from the exact law",
         )
     sample = weight_sample(weights, mask, probs)
@@ -85,12 +94,14 @@ def mean_weight(
     Returns
     -------
     WeightStatistic   0 when no entry is real
+
     Raises
     ------
     InputError   NaN or negative real weight
 
     Examples
     --------
+    >>> import torch
     >>> mean_weight(torch.tensor([0.5, 1.0, 9.0]), torch.tensor([True, True, False]))
     mean_weight(raw weights, n=2) = 0.75
     """
@@ -111,13 +122,16 @@ def second_moment(
     Returns
     -------
     WeightStatistic   0 when no entry is real; inf where w^2 leaves float64 (its logarithm, `renyi2`, does not)
+
     Raises
     ------
     InputError   NaN or negative real weight
 
     Examples
     --------
-    >>> second_moment(torch.tensor([6 / 7, 4 / 3], dtype=torch.float64), probs=torch.tensor([0.7, 0.3], dtype=torch.float64))
+    >>> import torch
+    >>> w, mu = torch.tensor([[6 / 7, 4 / 3], [0.7, 0.3]], dtype=torch.float64)  # weights, and the law they come from
+    >>> second_moment(w, probs=mu)
     second_moment(raw weights, n=2) = 1.04762
     """
     sample = weight_sample(weights, mask, probs)
@@ -143,6 +157,7 @@ def chi2(
     Returns
     -------
     WeightStatistic   0 when no entry is real; -1 (normalized: inf) when every weight is 0; inf on overflow
+
     Raises
     ------
     InputError   NaN or negative real weight
@@ -150,7 +165,9 @@ def chi2(
 
     Examples
     --------
-    >>> chi2(torch.tensor([6 / 7, 4 / 3], dtype=torch.float64), probs=torch.tensor([0.7, 0.3], dtype=torch.float64))
+    >>> import torch
+    >>> w, mu = torch.tensor([[6 / 7, 4 / 3], [0.7, 0.3]], dtype=torch.float64)  # weights, and the law they come from
+    >>> chi2(w, probs=mu)
     chi2(raw weights, n=2) = 0.047619
     >>> chi2(torch.tensor([2.0, 2.0])), chi2(torch.tensor([2.0, 2.0]), normalized=True)
     (chi2(raw weights, n=2) = 3, chi2_normalized(raw weights, n=2) = 0)
@@ -176,12 +193,14 @@ def renyi2(
     Returns
     -------
     WeightStatistic   0 when no entry is real; -inf when every weight is 0; finite for every finite weight
+
     Raises
     ------
     InputError   NaN or negative real weight
 
     Examples
     --------
+    >>> import torch
     >>> renyi2(torch.tensor([1e300], dtype=torch.float64))
     renyi2(raw weights, n=1) = 1381.55
     """
@@ -194,24 +213,6 @@ def renyi2(
     else:
         value = 2.0 * math.log(top) + math.log(sample.mean(scaled.square()))
     return WeightStatistic(value, name="renyi2", which=which, n=sample.n)
-
-
-def relative_to_largest(sample: WeightSample) -> tuple[float, Float[Tensor, " n"]]:
-    """Return (largest weight, weights divided by it); infinite weights count as 1 and the finite ones beside them as 0."""
-    top = float(sample.values.max()) if sample.n else 0.0
-    if top == math.inf:
-        return top, sample.values.isinf().double()
-    return top, sample.values / top if top > 0 else torch.zeros_like(sample.values)
-
-
-def kish_fraction(sample: WeightSample) -> float:
-    """(E w)^2 / E[w^2] in [0, 1]: the effective share of the sample."""
-    top, scaled = relative_to_largest(sample)
-    if top == 0.0:
-        return 0.0
-    if top == math.inf:  # order among the infinite weights is lost: the worst case, a single one that dominates
-        return 1.0 / sample.n if sample.probs is None else float(sample.probs[sample.values.isinf()].min())
-    return min(sample.mean(scaled) ** 2 / sample.mean(scaled.square()), 1.0)
 
 
 def _relative_variance(sample: WeightSample) -> float:

@@ -1,4 +1,4 @@
-"""Weights for off-policy tokens: a granularity (which ratio), an operator (what is done to it), a registry of named pairs."""
+"""Weights of off-policy tokens: a granularity (which ratio) and an operator (what is done to it), in named pairs."""
 
 from testbed._lazy import lazy_exports
 

@@ -38,14 +38,17 @@ def clip_gate(
     advantage : Float[Tensor, "B T"]     only its sign is used; 0 counts as active
     eps_low, eps_high : float            >= 0; eps_low >= 1 switches the lower side off
     dual : float                         > 1; inf is plain PPO
+
     Returns
     -------
     Bool[Tensor, "B T"]                  strict at the edges: r = 1 + eps_high is active
+
     Raises
     ------
     InputError   if an eps is negative, dual <= 1, or any is NaN
     Numerics     log space, ties kept as in `mask_band`
     References   Schulman et al. 2017, arXiv 1707.06347 eq. 7; dual clip: Ye et al. 2020, arXiv 1912.09729
+
     Examples
     --------
     >>> r = torch.log(torch.tensor([[1.2, 1.3, 1.3, 0.7]]))

@@ -39,10 +39,12 @@ def log_ratios(
     batch : SegmentedBatch
     granularity : str                  one of GRANULARITIES
     numerator, denominator : str       target, behavior or proximal
+
     Returns
     -------
     Float[Tensor, "B T"]               nats; 0 on padding; -inf where a numerator probability of 0 is included;
                                        never NaN or +inf; detached
+
     Raises
     ------
     InputError     unknown granularity or policy; a denominator of probability 0 under a possible token
@@ -51,6 +53,7 @@ def log_ratios(
     Gives          S2 (sequence_product), S1 and S4 (segment_prefix, prefix), S5 (token), C14 (sequence_geomean)
     Numerics       token: one subtraction in the batch's dtype. Everything else is summed in float64 and cast back;
                    segments are scattered by label, never differences of running sums (-inf minus -inf). Cost O(B T)
+
     Examples
     --------
     >>> import torch
@@ -117,7 +120,7 @@ def _segment_total(
 
 
 def _ranks(segment: Int64[Tensor, "B T"]) -> Int64[Tensor, "B T"]:
-    """Replace large labels (policy versions, say) by their rank along the row, so that the table of sums stays small."""
+    """Replace large labels (policy versions, say) by their rank along the row: the table of sums stays small."""
     filled = segment.cummax(1).values
     step = torch.diff(filled, dim=1, prepend=filled[:, :1]) != 0
     return step.long().cumsum(1)

@@ -68,13 +68,13 @@ def band(low: object, high: object, names: tuple[str, str] = ("low", "high")) ->
     >>> band(5.0, 0.5)
     Traceback (most recent call last):
     ...
-    testbed.core.errors.InputError: `low` must not exceed `high`; found low=5.0, high=0.5 (bounds are on the ratio target/behavior)
+    testbed.core.errors.InputError: `low` must not exceed `high`; found low=5.0, high=0.5 (on target/behavior)
     """
     bottom, top = at_least(names[0], low, 0.0), positive(names[1], high)
     if bottom > top:
         raise InputError(
             f"`{names[0]}` must not exceed `{names[1]}`", found=f"{names[0]}={bottom}, {names[1]}={top}",
-            hint="bounds are on the ratio target/behavior",
+            hint="on target/behavior",
         )
     return bottom, top
 
@@ -89,9 +89,9 @@ def nearest(word: object, names: Iterable[str]) -> str:
 
     Examples
     --------
-    >>> nearest("iceprop", ["tis", "icepop"])
+    >>> nearest("ice_pop", ["tis", "icepop"])
     'did you mean icepop?'
     """
     known = sorted(names)
-    close = difflib.get_close_matches(str(word).lower(), known, n=3, cutoff=0.5)
+    close = difflib.get_close_matches(str(word).lower(), known, n=3, cutoff=0.6)
     return f"did you mean {', '.join(close)}?" if close else "known: " + ", ".join(known)

@@ -21,7 +21,7 @@ from testbed.weighting.weights import Request, Weights, finish
 
 
 def log_slack(log_bound: float, dtype: torch.dtype) -> float:
-    """Rounding allowance, in nats, of a comparison against a log bound: 4 units in the last place."""
+    """Return the rounding allowance, in nats, of a comparison against a log bound: 4 units in the last place."""
     return 4 * torch.finfo(dtype).eps * max(1.0, abs(log_bound))
 
 
@@ -46,15 +46,18 @@ def mask_band(log_ratio: Float[Tensor, "B T"], low: float | int, high: float | i
     ----------
     log_ratio : Float[Tensor, "B T"]     nats; target minus behavior
     low, high : float                    0 <= low <= high, on the ratio; low = 0 and high = inf switch a side off
+
     Returns
     -------
     Bool[Tensor, "B T"]                  True where kept, ties included
+
     Raises
     ------
     InputError   if low < 0, high <= 0, low > high or either is NaN
     Gives        with w = ratio * keep: bias -E_target[f 1{dropped}], E w^2 <= high P_target(kept) (C10)
     Numerics     compared in log space with 4 units in the last place of slack (see the module's note on ties)
     References   Ring-1T report, arXiv 2510.18855 (two-sided); rl-collapse series (one-sided)
+
     Examples
     --------
     >>> mask_band(torch.log(torch.tensor([[0.4, 0.5, 5.0, 5.1]])), 0.5, 5.0)

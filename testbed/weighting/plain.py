@@ -1,8 +1,8 @@
 """Rules without an operator: no weight at all, or the ratio of one granularity as it is.
 
-`none` ignores the ratio (its bias is the whole mismatch); `prefix`, `segment`, `segment_prefix` and `sequence_product`
-are the granularities of these names (S1-S4). `exact` is the literature's name for the unaltered *token* ratio: exact for
-the law of one token, biased for a response (S5).
+`none` ignores the ratio (its bias is the whole mismatch); `prefix`, `segment`, `segment_prefix` and
+`sequence_product` are the granularities of these names (S1-S4). `exact` is the literature's name for the unaltered
+*token* ratio: exact for the law of one token, biased for a response (S5).
 """
 
 from __future__ import annotations

@@ -29,10 +29,12 @@ def minpro(log_ratio: Float[Tensor, "B T"], mask: Bool[Tensor, "B T"]) -> Float[
     ----------
     log_ratio : Float[Tensor, "B T"]     nats per token; 0 on padding
     mask : Bool[Tensor, "B T"]           padding takes no part in the minimum
+
     Returns
     -------
     Float[Tensor, "B T"]                 nats
     References   MinPRO, arXiv 2601.22718; the equation is a reading of its abstract
+
     Examples
     --------
     >>> minpro(torch.tensor([[1.0, -2.0, 3.0]]), torch.tensor([[True, True, True]]))
@@ -54,6 +56,7 @@ def pnpo(log_ratio: Float[Tensor, "B T"], mask: Bool[Tensor, "B T"]) -> Float[Te
     -------
     Float[Tensor, "B T"]                 nats; summed in float64
     References   PNPO, arXiv 2608.01418
+
     Examples
     --------
     >>> pnpo(torch.tensor([[1.0, -2.0, 4.0]]), torch.tensor([[True, True, True]]))
@@ -79,10 +82,12 @@ def vtrace(
     mask : Bool[Tensor, "B T"]           padding contributes no factor (no lam either)
     rho_cap, c_cap : float               > 0; rho_cap decides the fixed point, c_cap the speed
     lam : float                          in [0, 1]
+
     Returns
     -------
     Float[Tensor, "B T"]                 nats; -inf where lam = 0 leaves no path or a ratio is 0
     References   Espeholt et al. 2018, arXiv 1802.01561 eq. 1 and remark 2
+
     Examples
     --------
     >>> vtrace(torch.tensor([[1.0, -2.0, 3.0]]), torch.tensor([[True, True, True]]))

@@ -30,10 +30,12 @@ def spire_caps(batch: SegmentedBatch, cap: object) -> float | Float[Tensor, "B T
     Returns
     -------
     float or Float[Tensor, "B T"]        1 on padding
+
     Raises
     ------
-    InputError   a cap <= 0 or NaN; fewer caps than segments (more are allowed: a slice of a batch may lack the last ones);
-                 any other word than "none"
+    InputError   a cap <= 0 or NaN; any other word than "none"; fewer caps than segments (more are allowed: a slice of
+                 a batch may lack the last segments)
+
     Examples
     --------
     >>> batch = SegmentedBatch(

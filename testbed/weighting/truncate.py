@@ -24,9 +24,11 @@ def truncate(log_ratio: Float[Tensor, "B T"], cap: float | int | Float[Tensor, "
     ----------
     log_ratio : Float[Tensor, "B T"]           nats; target minus behavior
     cap : float or Float[Tensor, "B T"]        > 0, dimensionless; inf leaves the ratio as it is
+
     Returns
     -------
     Float[Tensor, "B T"]                       dimensionless, <= cap in the working dtype; exp(0) = 1 on padding
+
     Raises
     ------
     InputError   if a cap is <= 0 or NaN
@@ -34,6 +36,7 @@ def truncate(log_ratio: Float[Tensor, "B T"], cap: float | int | Float[Tensor, "
     Gives        E w^2 <= cap (C5); bias -E[(ratio - cap)+ f] (O7)
     Numerics     the exponent stops one nat above log cap, so that neither value nor gradient can overflow
     References   Ionides 2008, J. Comput. Graph. Stat. 17:295
+
     Examples
     --------
     >>> truncate(torch.tensor([[0.0, 1e4, float("-inf")]]), cap=2.0)
@@ -56,6 +59,7 @@ def clamp(log_ratio: Float[Tensor, "B T"], low: float | int, high: float | int) 
     ------
     InputError   if low < 0, high <= 0, low > high or either is NaN
     Gives        E w - 1 = E(low - rho)+ - E(rho - high)+ (C8)
+
     Examples
     --------
     >>> clamp(torch.log(torch.tensor([[0.2, 1.0, 7.0, 0.0]])), 0.5, 5.0)

@@ -49,7 +49,7 @@ class Weights:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Request:
-    """What a rule is given: the batch, the granularity, and the advantage [B, T] (0 on padding) if the rule needs one."""
+    """What a rule is given: batch, granularity, and the advantage [B, T] (0 on padding) if it needs one."""
 
     batch: SegmentedBatch
     granularity: str
@@ -76,7 +76,7 @@ def finish(
 ) -> Weights:
     """Apply mask and gate to an operator's output and set it beside the raw ratio exp(log_ratio).
 
-    `acted` defaults to "value differs from raw"; rules whose value reaches the raw ratio by another route pass their own.
+    `acted` defaults to "value differs from raw"; rules that reach their value by another route pass their own.
     """
     mask = request.batch.mask
     zero = torch.zeros((), dtype=value.dtype, device=value.device)

@@ -1,0 +1,1 @@
+"""Descriptions of the weighting rules, one file per kind; no numerical library is imported here."""

@@ -1,0 +1,121 @@
+"""What every test shares: streams of random numbers, hypothesis profiles, the rule on skips, the count of what was left out.
+
+* `seed`, `rng` and `generator` depend on the test's own id and on `--seed-epoch`, never on order, selection or workers.
+* A skip is a failure unless ALLOW_SKIPS=1: a test that silently did not run has shown nothing.
+* The last lines of a run say how many tests each mark left out, and the command that runs them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections import Counter
+
+import hypothesis
+import numpy as np
+import pytest
+import torch
+
+torch.set_num_threads(1)
+
+quiet = [hypothesis.HealthCheck.too_slow]
+hypothesis.settings.register_profile(
+    "ci", derandomize=True, deadline=None, max_examples=50, print_blob=True, suppress_health_check=quiet
+)
+hypothesis.settings.register_profile("deep", deadline=None, max_examples=1000, suppress_health_check=quiet)
+hypothesis.settings.load_profile("ci")
+
+COMMANDS = {
+    "slow": "make stats",
+    "gpu": ".venv/bin/python -m pytest -m gpu",
+    "browser": ".venv/bin/python -m pytest -m browser",
+    "repro": ".venv/bin/python -m pytest -m repro",
+}
+OTHER = "another selection (-k or -m)"
+LEFT_OUT = pytest.StashKey[Counter]()
+
+
+# ------------------------------------------------------------------------------------------------ random numbers
+def pytest_addoption(parser):
+    parser.addoption("--seed-epoch", type=int, default=0, help="another epoch gives every test another random stream")
+
+
+def stream_seed(node_id: str, epoch: int) -> int:
+    """Return a seed in [0, 2**63) that depends on the test and the epoch only."""
+    return int.from_bytes(hashlib.sha256(f"{node_id}|{epoch}".encode()).digest()[:8], "big") >> 1
+
+
+@pytest.fixture
+def seed(request):
+    return stream_seed(request.node.nodeid, request.config.getoption("--seed-epoch"))
+
+
+@pytest.fixture
+def rng(seed):
+    return np.random.default_rng(seed)
+
+
+@pytest.fixture
+def generator(seed):
+    return torch.Generator().manual_seed(seed)
+
+
+# ------------------------------------------------------------------------------------------------ skips
+def refuse_skip(report, allowed):
+    """Turn a skipped report into a failed one, unless skips are allowed; an expected failure is no skip."""
+    if report.outcome == "skipped" and not allowed and not hasattr(report, "wasxfail"):
+        reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
+        report.outcome = "failed"
+        report.longrepr = f"{report.nodeid}: {reason} (a skip is a failure unless ALLOW_SKIPS=1)"
+    return report
+
+
+def skips_allowed():
+    return os.environ.get("ALLOW_SKIPS") == "1"
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item, call):
+    return refuse_skip((yield), skips_allowed())
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(collector):
+    return refuse_skip((yield), skips_allowed())
+
+
+# ------------------------------------------------------------------------------------------------ what was left out
+def pytest_configure(config):
+    config.stash[LEFT_OUT] = Counter()
+
+
+def pytest_deselected(items):
+    for item in items:
+        marks = [mark for mark in COMMANDS if item.get_closest_marker(mark)]
+        item.config.stash[LEFT_OUT].update(marks or [OTHER])
+
+
+def pytest_sessionfinish(session):
+    if hasattr(session.config, "workeroutput"):
+        session.config.workeroutput["left_out"] = dict(session.config.stash[LEFT_OUT])
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node, error):
+    # each worker selects for itself, all alike, so their counts are not added
+    node.config.stash[LEFT_OUT] |= Counter(getattr(node, "workeroutput", {}).get("left_out", {}))
+
+
+def left_out_lines(counts):
+    """Return the closing lines: one per mark, with its count and the command that runs those tests."""
+    lines = ["left out by mark:"]
+    lines += [f"  {mark:8}{counts[mark]:5d}   {command}" for mark, command in COMMANDS.items()]
+    return lines + ([f"left out by {OTHER}: {counts[OTHER]}"] if counts[OTHER] else [])
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_unconfigure(config):
+    reporter = config.pluginmanager.get_plugin("terminalreporter")
+    if reporter is not None and not hasattr(config, "workeroutput") and not config.option.collectonly:
+        for line in left_out_lines(config.stash[LEFT_OUT]):
+            reporter.write_line(line)

@@ -1,0 +1,263 @@
+"""The door: what it refuses and how it says so, what it looks up, and the numbers people report."""
+
+import math
+import sys
+
+import pytest
+import torch
+
+from testbed.core.errors import InputError, MissingField
+from testbed.weighting import clip, granularity, mask, truncate
+from testbed.weighting.registry import PLANNED
+from testbed.weighting.rules import RULES, weigh
+from tests.weighting.worlds import PAIRS, batch_of, batch_with_ratios, random_batch, settings
+
+
+@pytest.fixture
+def batch(rng):
+    return random_batch(rng)
+
+
+def plant(monkeypatch, original, replacement):
+    """Replace a library function in every module that holds it."""
+    places = [
+        (module, name)
+        for key, module in list(sys.modules.items())
+        if key.startswith("testbed.")
+        for name, value in list(vars(module).items())
+        if value is original
+    ]
+    assert places
+    for module, name in places:
+        monkeypatch.setattr(module, name, replacement)
+
+
+# ---------------------------------------------------------------------------------------------- the registry
+def test_the_registry_is_complete():
+    for name, rule in RULES.items():
+        assert rule.name == name
+        assert rule.granularity in rule.granularities
+        assert set(rule.granularities) <= set(granularity.GRANULARITIES)
+        for text in (rule.summary, rule.formula, rule.source, rule.differs):
+            assert text
+            assert "\n" not in text
+    assert not set(PLANNED) & set(RULES)
+    assert [name for name, rule in RULES.items() if rule.needs_advantage] == [
+        "gspo", "ppo_clip", "decoupled_ppo", "dual_clip",
+    ]  # fmt: skip
+
+
+def test_results_say_what_was_asked(batch):
+    w = weigh("icepop", batch, high=4.0, granularity="segment")
+    assert (w.rule, w.granularity, dict(w.params)) == ("icepop", "segment", {"low": 0.5, "high": 4.0})
+
+
+@pytest.mark.parametrize(("rule", "level"), PAIRS)
+def test_an_inverted_ratio_would_show_in_every_rule(rule, level, monkeypatch, rng):
+    batch = random_batch(rng, rows=8, scale=2.0)
+    batch = batch.replaced(reward=torch.where(batch.reward == 0, 1.0, batch.reward))
+    before = weigh(rule, batch, granularity=level, **settings(rule))
+    original = granularity.log_ratios
+    plant(monkeypatch, original, lambda *a, **k: -original(*a, **k))
+    after = weigh(rule, batch, granularity=level, **settings(rule))
+    assert not torch.equal(before.raw, after.raw)
+    # a rule without an operator on the ratio gives 1 either way; a narrow gate may keep nothing either way
+    assert torch.equal(before.value, after.value) == (rule in ("none", "geo_mask", "gspo"))
+
+
+@pytest.mark.parametrize(
+    ("original", "replacement", "rules"),
+    [
+        (truncate.truncate, lambda lr, cap: lr.exp(), ["tis", "seq_tis", "spire", "band", "cispo", "decoupled_ppo"]),
+        (truncate.clamp, lambda lr, low, high: lr.exp(), ["band", "cispo"]),
+        (mask.mask_band, lambda lr, low, high: torch.ones_like(lr, dtype=torch.bool),
+         ["mis", "icepop", "seq_mis", "geo_mask"]),
+        (clip.clip_gate, lambda lr, a, *eps: torch.ones_like(lr, dtype=torch.bool),
+         ["ppo_clip", "dual_clip", "gspo", "decoupled_ppo"]),
+    ],
+)  # fmt: skip
+def test_a_planted_operator_reaches_its_rules(original, replacement, rules, monkeypatch, rng):
+    batch = random_batch(rng, rows=30, scale=3.0)
+    before = {rule: weigh(rule, batch, **settings(rule)).value for rule in rules}
+    plant(monkeypatch, original, replacement)
+    for rule in rules:
+        assert not torch.equal(before[rule], weigh(rule, batch, **settings(rule)).value), rule
+
+
+# ---------------------------------------------------------------------------------------------- what it refuses
+@pytest.mark.parametrize(
+    ("rule", "message"),
+    [
+        ("ice_pop", r"unknown weighting rule; found 'ice_pop' \(did you mean icepop\?\)"),
+        ("TIS", r"did you mean .*tis"),
+        ("qqq", r"known: band, cispo, decoupled_ppo"),
+        ("sequence", r"did you mean sequence_product"),
+        ("cis", r"not available yet; found 'cis' \(available: none, exact, tis, mis, icepop"),
+        ("veto", r"not available yet"),
+    ],
+)
+def test_unknown_rules(batch, rule, message):
+    with pytest.raises(InputError, match=message):
+        weigh(rule, batch)
+
+
+@pytest.mark.parametrize(
+    ("rule", "params", "message"),
+    [
+        ("tis", {"cup": 3.0}, r"rule `tis` has no such parameter; found `cup` \(its parameters: cap=2.0\)"),
+        ("icepop", {"cap": 3.0}, r"its parameters: low=0.5, high=5.0"),
+        ("prefix", {"cap": 3.0}, r"its parameters: none"),
+        ("tis", {"cap": 0.0}, r"`cap` must be > 0; found 0.0"),
+        ("tis", {"cap": -1}, r"`cap` must be > 0; found -1.0"),
+        ("tis", {"cap": math.nan}, r"`cap` must be a number; found nan"),
+        ("tis", {"cap": "3"}, r"`cap` must be a number; found '3'"),
+        ("tis", {"cap": None}, r"`cap` must be a number; found None"),
+        ("tis", {"cap": True}, r"`cap` must be a number; found True"),
+        ("mis", {"cap": 0}, r"`cap` must be > 0"),
+        ("seq_tis", {"cap": -2.0}, r"`cap` must be > 0"),
+        ("seq_mis", {"low": 4.0}, r"`low` must not exceed `cap`; found low=4.0, cap=3.0"),
+        ("icepop", {"low": 6.0}, r"`low` must not exceed `high`; found low=6.0, high=5.0"),
+        ("icepop", {"low": -0.1}, r"`low` must be >= 0; found -0.1"),
+        ("band", {"low": 2.0, "high": 1.0}, r"`low` must not exceed `high`"),
+        ("band", {"high": math.nan}, r"`high` must be a number"),
+        ("geo_mask", {"low": 1.1}, r"`low` must not exceed `high`"),
+        ("gspo", {"eps_low": -1e-4}, r"`eps_low` must be >= 0"),
+        ("cispo", {"eps_high": -1.0}, r"`eps_high` must be >= 0"),
+        ("cispo", {"eps_low": math.nan}, r"`eps_low` must be a number"),
+        ("ppo_clip", {"eps_high": -0.2}, r"`eps_high` must be >= 0"),
+        ("dual_clip", {"dual": 1.0}, r"`dual` must be > 1; found 1.0"),
+        ("decoupled_ppo", {"cap": 0.0}, r"`cap` must be > 0"),
+        ("vtrace", {"lam": 1.5}, r"`lam` must lie in \[0, 1\]; found 1.5"),
+        ("vtrace", {"rho_cap": 0.0}, r"`rho_cap` must be > 0"),
+        ("vtrace", {"c_cap": math.nan}, r"`c_cap` must be a number"),
+        ("exact", {"clamp": 1}, r"`clamp` of rule `exact` must be True or False; found 1"),
+        ("spire", {}, r"`cap` of rule `spire` must be given; found 'auto'"),
+        ("spire", {"cap": "off"}, r"must be a number, a sequence or 'none'; found 'off'"),
+        ("spire", {"cap": -1.0}, r"`cap` must be > 0"),
+        ("spire", {"cap": [1.0]}, r"`cap` needs one value per segment; found 1 for \d+ segments"),
+        ("spire", {"cap": [1.0, -2.0]}, r"`cap\[1\]` must be > 0; found -2.0"),
+    ],
+)
+def test_bad_parameters(batch, rule, params, message):
+    with pytest.raises(InputError, match=message):
+        weigh(rule, batch, **params)
+
+
+@pytest.mark.parametrize("rule", [name for name, rule in RULES.items() if not rule.generic])
+def test_a_rule_with_its_own_granularity_keeps_it(batch, rule):
+    own = RULES[rule].granularity
+    assert weigh(rule, batch, granularity=own, **settings(rule)).granularity == own
+    other = "token" if own != "token" else "prefix"
+    with pytest.raises(InputError, match=rf"rule `{rule}` is defined on granularity `{own}` only; found '{other}'"):
+        weigh(rule, batch, granularity=other, **settings(rule))
+
+
+def test_an_unknown_granularity(batch):
+    with pytest.raises(InputError, match=r"`granularity` is unknown; found 'tokens' \(did you mean token"):
+        weigh("tis", batch, granularity="tokens")
+
+
+def test_a_missing_field_is_named(batch):
+    with pytest.raises(MissingField, match=r"rule `decoupled_ppo` needs `logp_proximal`"):
+        weigh("decoupled_ppo", batch.replaced(logp_proximal=None))
+
+
+@pytest.mark.parametrize("rule", ["tis", "ppo_clip"])
+def test_an_advantage_cannot_broadcast(batch, rule):
+    rows, horizon = batch.mask.shape
+    for wrong in [(rows, 1), (1, rows), (horizon,), (1,), (), (rows, horizon, 1), (rows + 1,)]:
+        with pytest.raises(InputError, match=rf"`advantage` must have shape \({rows},\) or \({rows}, {horizon}\)"):
+            weigh(rule, batch, torch.ones(wrong))
+
+
+def test_advantages_per_response_and_per_token(batch):
+    spread = batch.reward[:, None].expand(batch.mask.shape)
+    by_default, by_row, by_token = (weigh("ppo_clip", batch, a) for a in (None, batch.reward, spread))
+    assert torch.equal(by_default.objective, by_row.objective)
+    assert torch.equal(by_default.objective, by_token.objective)
+    assert not torch.equal(by_default.gate, weigh("ppo_clip", batch, -batch.reward).gate)
+    broken = spread.clone()
+    broken[1, 2] = math.nan
+    with pytest.raises(InputError, match=r"`advantage` must be finite; found 1 non-finite, first at \(1, 2\)"):
+        weigh("ppo_clip", batch, broken)
+
+
+# ---------------------------------------------------------------------------------------------- reported numbers
+def test_a_saturated_token_is_capped_and_counted():
+    on, off = (batch_of([[-2.0]], [[-91.0]], mask=[[m]], dtype=torch.float32) for m in (True, False))
+    w = weigh("tis", on)
+    assert (w.value.item(), w.raw.item(), w.saturated) == (2.0, math.inf, 1)
+    w = weigh("tis", off)
+    assert (w.value.item(), w.raw.item(), w.saturated) == (0.0, 0.0, 0)
+
+
+def test_clipping_does_not_bound_a_negative_advantage():
+    batch = batch_with_ratios([[math.log(10.0)]], reward=[-1.0])
+    assert weigh("ppo_clip", batch).objective.item() == pytest.approx(-10.0)
+    assert weigh("ppo_clip", batch).value.item() == pytest.approx(10.0)
+    dual = weigh("dual_clip", batch)
+    assert dual.objective.item() == pytest.approx(-3.0)
+    assert (dual.value.item(), dual.gate.item(), dual.acted.item()) == (0.0, False, True)
+    double = batch_with_ratios([[math.log(20.0)]], reward=[-1.0])
+    assert weigh("ppo_clip", double).objective.item() == pytest.approx(-20.0)
+
+
+def test_outside_the_interval_is_not_without_gradient():
+    batch = batch_with_ratios([[math.log(1.3)]], reward=[-1.0])
+    w = weigh("ppo_clip", batch)
+    assert w.raw.item() > 1.2
+    assert w.gate.item()
+    assert not w.acted.item()
+
+
+@pytest.mark.parametrize("rule", ["ppo_clip", "dual_clip", "gspo", "decoupled_ppo"])
+def test_the_weight_is_the_gradient_of_the_objective(rule, rng):
+    """d objective / d log target = value * advantage, by central differences in the log ratio."""
+    batch = random_batch(rng, rows=12, scale=1.5)
+    step = 1e-6
+    up, down = (weigh(rule, batch.replaced(logp_target=batch.logp_target + d * batch.mask)) for d in (step, -step))
+    w = weigh(rule, batch)
+    slope = (up.objective - down.objective) / (2 * step)
+    torch.testing.assert_close(slope, w.value * batch.reward[:, None], rtol=1e-6, atol=1e-8)
+    assert (w.acted.any(), (w.value != 0).any()) == (True, True) or rule == "gspo"
+
+
+@pytest.mark.parametrize("rule", ["tis", "exact", "none", "icepop"])
+def test_bands_bind_on_the_ratio_and_not_on_its_inverse(rule):
+    batch = batch_with_ratios(torch.log(torch.tensor([[0.25, 0.45, 2.5, 4.48]], dtype=torch.float64)))
+    kept = {"icepop": [False, False, True, True]}.get(rule, [True] * 4)
+    assert weigh(rule, batch).gate[0].tolist() == kept
+
+
+def test_rejected_tokens_are_left_to_the_denominator():
+    """The kept sum .8 e^... of the reported example: the mask supplies the numerator and the gate, nothing else."""
+    batch = batch_with_ratios([[0.1, -1.5, 0.8, -10.0, 0.3]])
+    w = weigh("icepop", batch, low=0.5, high=2.0)
+    assert w.gate[0].tolist() == [True, False, False, False, True]
+    total = w.value.sum().item()
+    assert total / 5 == pytest.approx(0.491006, abs=1e-6)
+    assert total / w.gate.sum().item() == pytest.approx(1.227515, abs=1e-6)
+
+
+def test_a_fully_masked_response_is_not_a_ratio_of_one():
+    batch = batch_with_ratios([[0.3, 0.4], [0.0, 0.0]], mask=[[False, False], [True, True]], reward=[2.0, 0.0])
+    for rule in ("gspo", "geo_mask", "none", "pnpo"):
+        assert weigh(rule, batch).value[0].tolist() == [0.0, 0.0]
+
+
+def test_spire_caps_are_per_segment():
+    batch = batch_with_ratios(
+        [[1.0, 1.0, 1.0]], mask=[[True, True, True]], segment=[[0, 1, 1]], dtype=torch.float32
+    )
+    w = weigh("spire", batch, cap=[2.0, 7.0])
+    assert w.value[0].tolist() == [2.0, 7.0, 7.0]
+    assert w.raw[0].tolist() == pytest.approx([math.e, math.e**3, math.e**3])
+    tensor = weigh("spire", batch, cap=torch.tensor([2.0, 7.0, 99.0]))
+    assert torch.equal(tensor.value, w.value)
+    assert torch.equal(weigh("spire", batch, cap=torch.tensor(2.0)).value, weigh("spire", batch, cap=2).value)
+
+
+def test_exact_may_be_clamped():
+    batch = batch_with_ratios([[-20.0, 0.0, 20.0]])
+    assert weigh("exact", batch, clamp=True).value[0].tolist() == pytest.approx([1e-6, 1.0, 1e6])
+    assert weigh("exact", batch).value[0, 2].item() == pytest.approx(math.exp(20.0))

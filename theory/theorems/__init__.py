@@ -1,0 +1,1 @@
+"""One file per theorem; files do not import each other."""

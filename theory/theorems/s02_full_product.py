@@ -1,0 +1,149 @@
+"""S2: the full product of recorded ratios makes the score-function gradient unbiased, whatever the segments."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+import sympy as sp
+import torch
+from torch import Tensor
+
+from testbed.core.batch import SegmentedBatch
+from testbed.core.prefix_order import node_index
+from testbed.estimators.gradient import gradient_terms
+from testbed.exact import law as exact_law
+from testbed.exact.gradients import exact_gradient
+from testbed.exact.law import ExactLaw
+from testbed.exact.moments import moments
+from testbed.policies.schedule import PrefixSchedule, cuts
+from testbed.policies.tabular import TabularPolicy
+from testbed.weighting import granularity
+from testbed.weighting.rules import weigh
+from theory.derivation import Derivation, Step
+from theory.planting import planted
+from theory.sampled import MeanCheck
+from theory.symbols import symbolic_world
+from theory.theorem import Claim, Mutant, Quantities, Theorem
+from theory.worlds import World, standard_worlds, world
+
+
+def measure(instance: World) -> Quantities:
+    """Expected full-product gradient of the library against the library's exact gradient of J."""
+    batch = instance.batch
+    terms = gradient_terms(batch, weigh("sequence_product", batch), instance.target)
+    return {
+        "estimator": moments(instance.law, terms).mean,
+        "gradient": exact_gradient(instance.env, instance.target),
+    }
+
+
+@lru_cache(maxsize=32)
+def _derivation(shape: tuple[Any, ...]) -> Derivation:
+    w = symbolic_world(shape)
+
+    def score(y: tuple[int, ...], h: tuple[int, ...], b: int) -> sp.Expr:
+        return sp.Add(*[w.score(y, t, h, b) for t in range(len(y))])
+
+    stated = [
+        sp.Add(*[p * w.weight(y, xi) * w.total_return(y) * score(y, h, b) for xi, y, p in w.draws()])
+        for h, b in w.parameters
+    ]
+    substituted = [e.subs(w.rho_definition()) for e in stated]
+    on_policy = [
+        sp.Add(*[w.prob_pi(y) * w.total_return(y) * score(y, h, b) for y in w.leaves]) for h, b in w.parameters
+    ]
+    chain = [
+        Step("definition", stated, "sampler's law, product of all recorded ratios, reward, sum of scores",
+             quantity="estimator", tex=r"E_\mu\Big[W_T R \sum_t s_t\Big] = \sum_y \mu(y) \prod_t \rho_t\, R(y) \sum_t s_t"),
+        Step("ratios", substituted, "rho_t = pi/mu_S cancels the sampler's probability of every token",
+             tex=r"\sum_{\xi, y} P(\xi) \prod_t \mu_S \prod_t \tfrac{\pi}{\mu_S}\, R \sum_t s_t"),
+        Step("on_policy", on_policy, "the noise of the schedule sums out", tex=r"\sum_y \pi(y) R(y) \sum_t s_t"),
+        Step("log_derivative", w.gradient(), "sum_t s_t = grad log pi(y), and grad J differentiates sum pi(y) R(y)",
+             quantity="gradient", tex=r"\nabla \sum_y \pi(y) R(y) = \nabla J"),
+    ]
+    return Derivation([chain], w.point, w.bind)
+
+
+def relabeled(shift: str) -> Any:
+    """Bug in what the sampler records: the behaviour named for a token is not the one that drew it."""
+
+    def make(right: Any) -> Any:
+        def wrong(env: Any, target: Any, schedule: Any) -> ExactLaw:
+            law = right(env, target, schedule)
+            if not isinstance(schedule, PrefixSchedule):
+                return law
+            batch, count = law.batch, len(schedule.policies)
+            if shift == "shifted":
+                label = torch.cat([batch.segment[:, :1], batch.segment[:, :-1]], 1).clamp(min=0)
+            else:
+                label = torch.full_like(batch.segment, count - 1)
+            tables = torch.stack([PrefixSchedule((p,), lambda _: 0).log_prob_table(env.vocab_size, env.horizon) for p in schedule.policies])
+            recorded = tables[label, node_index(batch.tokens, env.vocab_size), batch.tokens]
+            return ExactLaw(batch=batch.replaced(logp_behavior=recorded), log_prob=law.log_prob, branch=law.branch)
+
+        return wrong
+
+    return make
+
+
+def only_last(right: Any) -> Any:
+    """Bug: every segment but the newest counts as on-policy."""
+
+    def wrong(batch: SegmentedBatch, granularity: str = "token", **kw: Any) -> Tensor:
+        newest = batch.segment == batch.segment.max(1, keepdim=True).values
+        return right(batch.replaced(logp_target=torch.where(newest, batch.logp_target, batch.logp_behavior)), granularity, **kw)
+
+    return wrong
+
+
+def uncovered_world() -> list[World]:
+    """A first behaviour that never draws token 0, although the target does."""
+    base = world("uncovered", 2, 2, cuts((1,)))
+    blind = TabularPolicy.from_probs(torch.tensor([[0.0, 1.0]] * 3))
+    schedule = PrefixSchedule((blind, base.behaviors[1]), cuts((1,)))
+    return [World(name="uncovered", env=base.env, target=base.target, schedule=schedule)]
+
+
+def sampled() -> MeanCheck:
+    """E_mu[W_T R] against E_pi[R] from sampled rollouts with three behaviours."""
+    instance = next(w for w in standard_worlds() if w.name == "three_segments")
+    return MeanCheck.of_weighted_reward("S2", instance, effect=0.25)
+
+
+TOLD_APART = ("two_segments", "three_segments")
+WHY = "needs at least two different behaviours, one token of each"
+THEOREM = Theorem(
+    id="S2",
+    kind="identity",
+    title="full product of recorded ratios: the gradient is unbiased for every admissible schedule",
+    hypotheses=(
+        "boundaries are prefix-measurable or exogenous (S1)",
+        "each token's ratio uses the behaviour that drew it",
+        "every behaviour supports the target",
+    ),
+    statement="E_mu[W_T R sum_t s_t] = G, the gradient of E_pi[R]",
+    source="literature (importance sampling of the score-function estimator); SPIRE's first reading",
+    reading=True,
+    claims=(Claim("unbiased", "equal", "estimator", "gradient", "full-product estimator has mean grad J"),),
+    instances=standard_worlds,
+    measure=measure,
+    derive=lambda instance: _derivation(instance.shape),
+    sampled=sampled,
+    outcome="Reading 1 of SPIRE (full product) is unbiased with a terminal reward.",
+    mutants=(
+        Mutant(name="support_violated", kind="hypothesis", breaks=("unbiased",), instances=uncovered_world,
+               why="a behaviour that cannot draw a token the target draws loses that token's share of the gradient"),
+        Mutant(name="labels_shifted", kind="bug", breaks=("unbiased",), on=TOLD_APART, why=f"labels lag by one token; {WHY}",
+               plant=lambda: planted(exact_law, "enumerate_law", relabeled("shifted"))),
+        Mutant(name="all_labelled_newest", kind="bug", breaks=("unbiased",), on=TOLD_APART,
+               why=f"every token is filed under the newest behaviour; {WHY}",
+               plant=lambda: planted(exact_law, "enumerate_law", relabeled("newest"))),
+        Mutant(name="only_last_segment_corrected", kind="bug", breaks=("unbiased",), on=TOLD_APART,
+               why=f"ratios of earlier segments are taken to be 1; {WHY}",
+               plant=lambda: planted(granularity, "log_ratios", only_last)),
+        Mutant(name="ratio_inverted", kind="bug", breaks=("unbiased",), on=TOLD_APART,
+               why="log_ratios returns behavior minus target",
+               plant=lambda: planted(granularity, "log_ratios", lambda right: lambda *a, **k: -right(*a, **k))),
+    ),
+)
