@@ -1,4 +1,4 @@
-"""By how much each planted fault is caught: the margin of every mutant over its check's tolerance, theorem by theorem."""
+"""By how much each mutant is caught: its margin over the tolerance of the check, theorem by theorem."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """One look for every figure: sizes, fonts, and a line per weighting rule that survives a greyscale print.
 
-A rule's line is a color and a dash pattern. The seven colors differ in lightness, so that they stay apart in grey; the six
-patterns tell apart the rules that share a color. Files are saved without dates or program names: the same records give
-the same bytes. Beside each image stands a JSON file with the numbers that were drawn.
+A rule's line is a color and a dash pattern. The seven colors differ in lightness, so that they stay apart in grey; the
+six patterns tell apart the rules that share a color. Files are saved without dates or program names: the same records
+give the same bytes. Beside each image stands a JSON file with the numbers that were drawn.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Execute notebooks from their percent-format sources, or check that the executed files still match them.
 
-`python notebooks/execute.py [NAME ...]` writes NN_slug.ipynb beside each NN_slug.py; `--check` compares cell sources only
-and exits 1 on a difference. Cell ids are positions and times are dropped, so that a rerun changes only what changed.
+`python notebooks/execute.py [NAME ...]` writes NN_slug.ipynb beside each NN_slug.py; `--check` compares cell sources
+only and exits 1 on a difference. Cell ids are positions and times are dropped: a rerun changes only what changed.
 """
 
 from __future__ import annotations

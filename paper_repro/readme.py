@@ -1,8 +1,8 @@
 """`python -m paper_repro.readme`: the generated parts of README.md, the map of the tree and the verdict table.
 
 Each part stands between two HTML comments. The map is the first line of every module's docstring. The verdict table
-joins the theorem catalogue with one run's verdicts; checking it runs no theorem, it compares ids, kinds, titles, sources
-and numbers of mutants with the catalogue and refuses words that no verdict can have.
+joins the theorem catalogue with one run's verdicts; checking it runs no theorem, it compares ids, kinds, titles,
+sources and numbers of mutants with the catalogue and refuses words that no verdict can have.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 # ------------------------------------------------------------------------------------------------ map of the tree
 def first_line(source: str) -> str:
-    """Return the first line of a module's docstring, or "" if it has none.
+    r"""Return the first line of a module's docstring, or "" if it has none.
 
     Examples
     --------
-    >>> first_line('"One idea.\\n\\nMore."')
+    >>> first_line('"One idea.\n\nMore."')
     'One idea.'
     """
     return (ast.get_docstring(ast.parse(source)) or "").split("\n")[0]

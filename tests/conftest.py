@@ -1,4 +1,4 @@
-"""What every test shares: streams of random numbers, hypothesis profiles, the rule on skips, the count of what was left out.
+"""What every test shares: random streams, hypothesis profiles, the rule on skips, the count of what was left out.
 
 * `seed`, `rng` and `generator` depend on the test's own id and on `--seed-epoch`, never on order, selection or workers.
 * A skip is a failure unless ALLOW_SKIPS=1: a test that silently did not run has shown nothing.

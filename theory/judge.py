@@ -11,6 +11,7 @@ import numpy as np
 
 from testbed.core.errors import InputError
 from theory.derivation import POINTS, Evaluator, check_steps
+from theory.sampled import SEED
 from theory.theorem import KILL_FACTOR, Claim, Mutant, Quantities, Theorem
 from theory.verdict import ClaimResult, DerivationResult, MutantResult, Verdict
 
@@ -130,7 +131,17 @@ def judge_derivation(theorem: Theorem, instances: Sequence[Any], measured: Seque
     return DerivationResult(holds=True, steps=steps, points=POINTS, gap=gap)
 
 
-def judge(theorem: Theorem, mutants: bool = True) -> Verdict:
+def noticed(theorem: Theorem) -> str:
+    """Return the claims that now break by more than 1000 tolerances ("" for none, "error: ..." if it cannot be measured)."""
+    try:
+        _, violations, _ = _judge_claims(theorem, theorem.instances(), theorem.measure)
+    except Exception as error:  # a planted bug may make the library refuse its own output: that is noticing, too
+        return f"error: {error!r}"
+    limit = {c.name: KILL_FACTOR * c.tolerance for c in theorem.claims}
+    return ", ".join(n for n, v in violations.items() if v > limit[n])
+
+
+def judge(theorem: Theorem, mutants: bool = True, seed: int = 0) -> Verdict:
     """Decide one theorem (see `theory.theorem`)."""
     started = time.perf_counter()
     instances = theorem.instances()
@@ -154,7 +165,7 @@ def judge(theorem: Theorem, mutants: bool = True) -> Verdict:
             problems += [f"no {kind} mutant is named" for kind in ("hypothesis", "bug") if kind not in kinds]
     sampled = None
     if theorem.sampled is not None:
-        outcome = theorem.sampled().run()
+        outcome = theorem.sampled().run(SEED[str(seed)])
         sampled = outcome.record()
         if not outcome.passed:
             problems.append(f"sampled check fails: statistic {outcome.statistic:.4g}, threshold {outcome.threshold:.4g}")
@@ -169,13 +180,14 @@ def judge(theorem: Theorem, mutants: bool = True) -> Verdict:
     )
 
 
-def verify(theorem_id: str, mutants: bool = True) -> Verdict:
+def verify(theorem_id: str, mutants: bool = True, seed: int = 0) -> Verdict:
     """Decide a catalogue entry by id.
 
     Parameters
     ----------
     theorem_id : str   for instance "S4"
     mutants : bool     also run its mutants
+    seed : int         seed of the sampled check, if it has one
 
     Returns
     -------
@@ -187,7 +199,7 @@ def verify(theorem_id: str, mutants: bool = True) -> Verdict:
     """
     from theory.catalogue import find
 
-    return judge(find(theorem_id), mutants)
+    return judge(find(theorem_id), mutants, seed)
 
 
 def break_mutant(theorem_id: str, mutant_name: str) -> MutantResult:

@@ -17,10 +17,10 @@ from testbed.environments.markov import MarkovEnvironment
 from testbed.exact.dynamic_tables import markov_tables
 from testbed.policies.base import Policy
 from testbed.policies.markov import MarkovPolicy
-from testbed.policies.schedule import PrefixSchedule
+from testbed.policies.schedule import PrefixSchedule, Schedule
 
 
-def state_distribution(env: MarkovEnvironment, schedule: Policy | PrefixSchedule) -> Float[Tensor, "T1 S"]:
+def state_distribution(env: MarkovEnvironment, schedule: Schedule | Policy) -> Float[Tensor, "T1 S"]:
     """Probability of each state before every position, and after the last.
 
         d_0 = 1{start},    d_{t+1}(s') = sum_{s, a: f(s,a)=s'} d_t(s) mu_t(a | s)
@@ -32,8 +32,7 @@ def state_distribution(env: MarkovEnvironment, schedule: Policy | PrefixSchedule
     tensor([[1.0000, 0.0000],
             [0.5000, 0.5000]], dtype=torch.float64)
     """
-    target = schedule.policies[0] if isinstance(schedule, PrefixSchedule) else schedule
-    world = markov_tables(env, target, schedule)
+    world = markov_tables(env, MarkovPolicy(torch.zeros(env.rewards.shape), env.transition, env.start), schedule)
     law = world.at_start()
     rows = [law]
     for label in world.segment.tolist():
@@ -107,7 +106,7 @@ class WeightGrowth:
     log_average: Float[Tensor, " K"]
 
 
-def weight_growth(env: MarkovEnvironment, target: Policy, schedule: Policy | PrefixSchedule) -> WeightGrowth:
+def weight_growth(env: MarkovEnvironment, target: Policy, schedule: Schedule | Policy) -> WeightGrowth:
     """Exact second moments of prefix and segment weights, scaled so that no horizon overflows.
 
         E_mu[W_t^2; s_{t+1} = s'] = sum_{f(s,a)=s'} mu_t(a|s) rho_t(a|s)^2 E_mu[W_{t-1}^2; s_t = s]

@@ -19,7 +19,7 @@ from testbed.core.errors import InputError
 from testbed.environments.markov import MarkovEnvironment
 from testbed.exact.dynamic_tables import MarkovTables, markov_tables
 from testbed.policies.base import Policy
-from testbed.policies.schedule import PrefixSchedule
+from testbed.policies.schedule import Schedule
 
 # Per-step measures (`MarkovTables.measure`) that carry the moments of Y = sum_t c_t x_t; level k holds its k-th power.
 # First: what moves each level along; then: what adds x to level k from level k - 1, x^2 to level 2 from level 0.
@@ -105,7 +105,7 @@ class Move:
 
 
 def estimator_moments(
-    env: MarkovEnvironment, target: Policy, schedule: Policy | PrefixSchedule, estimator: str
+    env: MarkovEnvironment, target: Policy, schedule: Schedule | Policy, estimator: str
 ) -> EstimatorMoments:
     """Exact moments of a gradient estimator's term, elementwise in the target's logits.
 

@@ -16,7 +16,7 @@ from testbed.core.errors import InputError
 from testbed.environments.markov import MarkovEnvironment
 from testbed.policies.base import Policy
 from testbed.policies.markov import MarkovPolicy
-from testbed.policies.schedule import PrefixSchedule
+from testbed.policies.schedule import PrefixSchedule, Schedule
 from testbed.policies.truncated import Truncated
 
 
@@ -64,7 +64,7 @@ class MarkovTables:
         return torch.zeros(size, size, dtype=torch.float64).scatter_add_(1, self.transition, measure)
 
 
-def markov_tables(env: MarkovEnvironment, target: Policy, schedule: Policy | PrefixSchedule) -> MarkovTables:
+def markov_tables(env: MarkovEnvironment, target: Policy, schedule: Schedule | Policy) -> MarkovTables:
     """Read a Markov world into tables.
 
     Raises

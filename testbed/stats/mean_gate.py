@@ -35,7 +35,6 @@ class MeanGate:
     power : float        probability of finding it
     alpha : float        probability of a false alarm
     ledger : GateLedger or None   where the gate is declared
-
     n : int              draws needed; computed, never given
 
     Raises

@@ -15,7 +15,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from testbed.weighting.granularity import log_ratios
-from testbed.weighting.limits import above, at_least, positive
+from testbed.weighting.limits import above, at_least, interval, positive
 from testbed.weighting.mask import lower_bound, upper_bound
 from testbed.weighting.truncate import truncate
 from testbed.weighting.weights import Request, Weights, finish
@@ -55,7 +55,7 @@ def clip_gate(
     >>> clip_gate(r, torch.tensor([[1.0, 1.0, -1.0, -1.0]]), 0.2, 0.2)
     tensor([[ True, False,  True, False]])
     """
-    low, high = _edges(eps_low, eps_high)
+    low, high = interval(eps_low, eps_high)
     over = upper_bound(above("dual", dual, 1.0), log_ratio.dtype)
     too_high = (advantage > 0) & (log_ratio > upper_bound(high, log_ratio.dtype))
     cut = (log_ratio < lower_bound(low, log_ratio.dtype)) | (log_ratio > over)
@@ -80,7 +80,7 @@ def clip_objective(
     >>> clip_objective(r, a, clip_gate(r.log(), a, 0.2, 0.2), 0.2, 0.2)
     tensor([[  1.2000, -10.0000]])
     """
-    low, high = _edges(eps_low, eps_high)
+    low, high = interval(eps_low, eps_high)
     edge = torch.full_like(ratio, low).masked_fill_(advantage > 0, high)
     if dual < math.inf:
         edge.masked_fill_((advantage < 0) & (ratio > 1.0), float(dual))
@@ -88,30 +88,27 @@ def clip_objective(
     return torch.where(advantage == 0, torch.zeros_like(factor), factor) * advantage
 
 
-def _edges(eps_low: float | int, eps_high: float | int) -> tuple[float, float]:
-    return max(0.0, 1.0 - at_least("eps_low", eps_low, 0.0)), 1.0 + at_least("eps_high", eps_high, 0.0)
-
-
-def weigh_dual_clip(request: Request, eps_low: float, eps_high: float, dual: float) -> Weights:
+def weigh_dual_clip(request: Request, eps_low: object, eps_high: object, dual: object) -> Weights:
     """Weight: the ratio where PPO's surrogate has a gradient, also cut at r > dual for a negative advantage."""
     log_ratio, advantage = request.log_ratio(), request.signed()
-    active = clip_gate(log_ratio, advantage, eps_low, eps_high, dual)
+    shape = at_least("eps_low", eps_low, 0.0), at_least("eps_high", eps_high, 0.0), above("dual", dual, 1.0)
+    active = clip_gate(log_ratio, advantage, *shape)
     ratio = log_ratio.exp()
-    objective = clip_objective(ratio, advantage, active, eps_low, eps_high, dual)
+    objective = clip_objective(ratio, advantage, active, *shape)
     return finish(request, log_ratio, ratio, gate=active, objective=objective)
 
 
-def weigh_ppo_clip(request: Request, eps_low: float, eps_high: float) -> Weights:
+def weigh_ppo_clip(request: Request, eps_low: object, eps_high: object) -> Weights:
     """Weight: the ratio where PPO's surrogate has a gradient, else 0."""
     return weigh_dual_clip(request, eps_low, eps_high, math.inf)
 
 
-def weigh_gspo(request: Request, eps_low: float, eps_high: float) -> Weights:
+def weigh_gspo(request: Request, eps_low: object, eps_high: object) -> Weights:
     """Weight: the geometric mean s of the response where PPO's surrogate in s has a gradient, on every token."""
     return weigh_ppo_clip(request, eps_low, eps_high)
 
 
-def weigh_decoupled_ppo(request: Request, cap: float, eps_low: float, eps_high: float) -> Weights:
+def weigh_decoupled_ppo(request: Request, cap: object, eps_low: object, eps_high: object) -> Weights:
     """Weight min(k, cap) r 1{active}, k = proximal/behavior, r = target/proximal; raw is k r = target/behavior.
 
     Where the cap does not bind, k r is one exponential: k may underflow where r overflows and k r is ordinary.
@@ -121,12 +118,12 @@ def weigh_decoupled_ppo(request: Request, cap: float, eps_low: float, eps_high: 
     drift = log_ratios(batch, request.granularity, numerator="target", denominator="proximal")
     mismatch = log_ratios(batch, request.granularity, numerator="proximal", denominator="behavior")
     log_ratio = request.log_ratio()
-    bound = positive("cap", cap)
+    bound, shape = positive("cap", cap), (at_least("eps_low", eps_low, 0.0), at_least("eps_high", eps_high, 0.0))
     capped = mismatch > upper_bound(bound, mismatch.dtype)
-    active = clip_gate(drift, advantage, eps_low, eps_high)
+    active = clip_gate(drift, advantage, *shape)
     factor = truncate(mismatch, bound)
     value = torch.where(capped, drift.exp() * factor, log_ratio.exp())
     kept = torch.where(advantage != 0, value, torch.zeros_like(value)) * advantage
-    edges = clip_objective(torch.ones_like(value), advantage, torch.zeros_like(active), eps_low, eps_high)
+    edges = clip_objective(torch.ones_like(value), advantage, torch.zeros_like(active), *shape)
     objective = torch.where(active, kept, edges * factor)
     return finish(request, log_ratio, value, gate=active, objective=objective)

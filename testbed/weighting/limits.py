@@ -79,6 +79,17 @@ def band(low: object, high: object, names: tuple[str, str] = ("low", "high")) ->
     return bottom, top
 
 
+def interval(eps_low: object, eps_high: object) -> tuple[float, float]:
+    """Return the interval [1 - eps_low, 1 + eps_high] of ratios; eps_low >= 1 means no lower side.
+
+    Examples
+    --------
+    >>> interval(1.0, 4.0)
+    (0.0, 5.0)
+    """
+    return max(0.0, 1.0 - at_least("eps_low", eps_low, 0.0)), 1.0 + at_least("eps_high", eps_high, 0.0)
+
+
 def log(value: float) -> float:
     """Natural logarithm with log 0 = -inf and log inf = inf."""
     return math.log(value) if value > 0 else -math.inf

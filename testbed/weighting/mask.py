@@ -68,27 +68,25 @@ def mask_band(log_ratio: Float[Tensor, "B T"], low: float | int, high: float | i
     return keep if bottom == 0 else keep & (log_ratio >= lower_bound(bottom, log_ratio.dtype))
 
 
-def weigh_icepop(request: Request, low: float, high: float) -> Weights:
+def weigh_icepop(request: Request, low: object, high: object) -> Weights:
     """Weight: the ratio where low <= ratio <= high, else 0."""
     log_ratio = request.log_ratio()
-    return finish(request, log_ratio, log_ratio.exp(), gate=mask_band(log_ratio, low, high))
+    return finish(request, log_ratio, log_ratio.exp(), gate=mask_band(log_ratio, *band(low, high)))
 
 
-def weigh_mis(request: Request, cap: float) -> Weights:
+def weigh_mis(request: Request, cap: object) -> Weights:
     """Weight: the ratio where ratio <= cap, else 0."""
-    band(0.0, cap, ("low", "cap"))
-    return weigh_icepop(request, 0.0, cap)
+    return weigh_icepop(request, *band(0.0, cap, ("low", "cap")))
 
 
-def weigh_seq_mis(request: Request, low: float, cap: float) -> Weights:
+def weigh_seq_mis(request: Request, low: object, cap: object) -> Weights:
     """Weight: the sequence product where low <= product <= cap, else 0 on the whole response."""
-    band(low, cap, ("low", "cap"))
-    return weigh_icepop(request, low, cap)
+    return weigh_icepop(request, *band(low, cap, ("low", "cap")))
 
 
-def weigh_geo_mask(request: Request, low: float, high: float) -> Weights:
+def weigh_geo_mask(request: Request, low: object, high: object) -> Weights:
     """Weight 1 on every token of a response whose geometric mean lies in [low, high], else 0."""
     log_ratio = request.log_ratio()
-    keep = mask_band(log_ratio, low, high)
+    keep = mask_band(log_ratio, *band(low, high))
     value = (~torch.isneginf(log_ratio)).to(log_ratio.dtype)
     return finish(request, log_ratio, value, gate=keep, acted=~keep)

@@ -23,7 +23,7 @@ def weigh_none(request: Request) -> Weights:
     return finish(request, log_ratio, value, acted=torch.zeros_like(request.batch.mask))
 
 
-def weigh_exact(request: Request, clamp: bool) -> Weights:
+def weigh_exact(request: Request, clamp: object) -> Weights:
     """Weight rho_t, optionally kept within [1e-6, 1e6]."""
     if not isinstance(clamp, bool):
         raise InputError("`clamp` of rule `exact` must be True or False", found=repr(clamp))

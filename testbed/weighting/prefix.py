@@ -116,6 +116,7 @@ def weigh_pnpo(request: Request) -> Weights:
     return _finish(request, pnpo(log_ratios(request.batch, "token"), request.batch.mask))
 
 
-def weigh_vtrace(request: Request, rho_cap: float, c_cap: float, lam: float) -> Weights:
+def weigh_vtrace(request: Request, rho_cap: object, c_cap: object, lam: object) -> Weights:
     """Weight min(rho_cap, rho_t) times the truncated traces before t."""
-    return _finish(request, vtrace(log_ratios(request.batch, "token"), request.batch.mask, rho_cap, c_cap, lam))
+    limits = positive("rho_cap", rho_cap), positive("c_cap", c_cap), at_least("lam", lam, 0.0, 1.0)
+    return _finish(request, vtrace(log_ratios(request.batch, "token"), request.batch.mask, *limits))

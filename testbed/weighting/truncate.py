@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from testbed.weighting.limits import at_least, band, log, positive
+from testbed.weighting.limits import band, interval, log, positive
 from testbed.weighting.weights import Request, Weights, finish
 
 
@@ -72,24 +72,23 @@ def clamp(log_ratio: Float[Tensor, "B T"], low: float | int, high: float | int) 
     return torch.where(torch.isneginf(log_ratio), torch.zeros((), dtype=raised.dtype, device=raised.device), raised)
 
 
-def weigh_tis(request: Request, cap: float) -> Weights:
+def weigh_tis(request: Request, cap: object) -> Weights:
     """Weight min(ratio, cap)."""
     log_ratio = request.log_ratio()
-    return finish(request, log_ratio, truncate(log_ratio, cap))
+    return finish(request, log_ratio, truncate(log_ratio, positive("cap", cap)))
 
 
-def weigh_seq_tis(request: Request, cap: float) -> Weights:
+def weigh_seq_tis(request: Request, cap: object) -> Weights:
     """Weight min(sequence product, cap), the same on every token of the response."""
     return weigh_tis(request, cap)
 
 
-def weigh_band(request: Request, low: float, high: float) -> Weights:
+def weigh_band(request: Request, low: object, high: object) -> Weights:
     """Weight: the ratio clamped to [low, high]."""
     log_ratio = request.log_ratio()
-    return finish(request, log_ratio, clamp(log_ratio, low, high))
+    return finish(request, log_ratio, clamp(log_ratio, *band(low, high)))
 
 
-def weigh_cispo(request: Request, eps_low: float, eps_high: float) -> Weights:
+def weigh_cispo(request: Request, eps_low: object, eps_high: object) -> Weights:
     """Weight: the ratio clamped to [1 - eps_low, 1 + eps_high]; every token keeps a gradient."""
-    low = max(0.0, 1.0 - at_least("eps_low", eps_low, 0.0))
-    return weigh_band(request, low, 1.0 + at_least("eps_high", eps_high, 0.0))
+    return weigh_band(request, *interval(eps_low, eps_high))

@@ -1,4 +1,4 @@
-"""The rules about the tree, each a function from text or paths to a list of complaints, so that each can be shown to fail."""
+"""The rules about the tree, each a function from text or paths to complaints, so that each can be shown to fail."""
 
 from __future__ import annotations
 
@@ -65,12 +65,7 @@ def global_randomness(source: str) -> list[str]:
             name = ast.unparse(node.func)
             last = name.rsplit(".", 1)[-1]
             unseeded = last in {"default_rng", "Random"} and not (node.args or node.keywords)
-            seeds_torch = name in {
-                "torch.manual_seed",
-                "torch.seed",
-                "torch.random.manual_seed",
-                "torch.cuda.manual_seed",
-            }
+            seeds_torch = re.match(r"torch\.(\w+\.)?(manual_seed|manual_seed_all|seed)$", name)
             of_numpy = re.match(r"(np|numpy)\.random\.[a-z]", name) and last != "default_rng"
             if unseeded or seeds_torch or of_numpy or re.match(r"random\.[a-z]\w+$", name):
                 found.append(f"line {node.lineno}: {name}")
@@ -110,3 +105,8 @@ def readme_commands(text: str) -> list[tuple[str, int]]:
 def uncovered_folders(folders: set[str], forbidden: set[str]) -> list[str]:
     """Complain about folders of testbed that figures may import although they are neither core nor data."""
     return sorted(folders - {"core", "sample_data"} - {name.removeprefix("testbed.") for name in forbidden})
+
+
+def ambiguous_exports(exports: set[str], submodules: set[str]) -> list[str]:
+    """Complain about exports named like a submodule: importing the submodule would put it in the export's place."""
+    return sorted(exports & submodules)

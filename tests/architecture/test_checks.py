@@ -102,3 +102,7 @@ def test_readme_commands_are_read_with_their_exit_status():
 
 def test_an_uncovered_folder_is_found():
     assert checks.uncovered_folders({"core", "exact", "new"}, {"torch", "testbed.exact"}) == ["new"]
+
+
+def test_an_export_named_like_a_submodule_is_found():
+    assert checks.ambiguous_exports({"weigh", "truncate"}, {"truncate", "mask"}) == ["truncate"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import subprocess
 import sys
@@ -26,7 +27,7 @@ def test_the_rules_are_the_library_s():
 
 def test_colors_stay_apart_in_grey_and_on_white():
     grey = [style.lightness(color) for color in style.COLORS]
-    steps = [after - before for before, after in zip(grey, grey[1:], strict=False)]
+    steps = [after - before for before, after in itertools.pairwise(grey)]
     assert min(steps) >= 9
     assert max(grey) <= 75
 
@@ -54,7 +55,8 @@ def test_the_look_ends_with_the_drawing():
 PROGRAM = """
 import sys; from pathlib import Path; from figures import style
 with style.drawing() as (figure, axes):
-    axes.plot([1, 2, 4], [1, 4, 2], **style.rule_line('spire').keywords(), label='spire'); axes.legend(); axes.set_title(sys.argv[2])
+    axes.plot([1, 2, 4], [1, 4, 2], **style.rule_line('spire').keywords(), label='spire')
+    axes.legend(); axes.set_title(sys.argv[2])
     style.save(figure, 'one', {'x': [1, 2, 4]}, Path(sys.argv[1]))
 """
 

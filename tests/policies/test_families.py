@@ -121,7 +121,7 @@ def test_steps_behind_counts_from_the_last():
     history = ["a", "b", "c"]
     assert [steps_behind(history, k) for k in range(3)] == ["c", "b", "a"]
     for k in (-1, 3):
-        with pytest.raises(InputError, match="`k` must lie in 0..2"):
+        with pytest.raises(InputError, match=r"`k` must lie in 0\.\.2"):
             steps_behind(history, k)
 
 

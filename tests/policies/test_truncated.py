@@ -36,6 +36,8 @@ def test_nucleus_keeps_the_crossing_token_and_reports_the_surviving_mass():
     ratio = law(pi)[:2] / law(mu)[:2]
     torch.testing.assert_close(ratio, mu.surviving_mass(EMPTY).expand(2), rtol=1e-14, atol=0)
     assert law(Truncated(pi, top_p=0.81)).count_nonzero() == 3
+    single = TabularPolicy.from_probs(torch.tensor([[0.5, 0.3, 0.15, 0.05]], dtype=torch.float32))
+    assert law(Truncated(single, top_p=0.8)).count_nonzero() == 2
 
 
 @pytest.mark.parametrize(

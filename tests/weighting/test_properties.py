@@ -8,7 +8,7 @@ from hypothesis import given
 
 from testbed.weighting.granularity import GRANULARITIES, log_ratios
 from testbed.weighting.rules import RULES, weigh
-from tests.weighting.worlds import PAIRS, random_batch, same, settings
+from tests.weighting.worlds import PAIRS, batch_with_ratios, random_batch, settings
 
 seeds = st.integers(0, 2**32 - 1)
 scales = st.sampled_from([1e-3, 0.5, 3.0, 200.0])
@@ -69,7 +69,7 @@ def test_padding_anywhere_changes_nothing(rule, granularity, seed, scale, left, 
     w, wide = run(rule, granularity, batch), run(rule, granularity, wider)
     keep = slice(left, left + batch.horizon)
     assert torch.equal(wide.gate[:, keep], w.gate)
-    torch.testing.assert_close(wide.value[:, keep], w.value, rtol=1e-13, atol=0)  # sums may group differently
+    torch.testing.assert_close(wide.value[:, keep], w.value, rtol=1e-10, atol=0)  # sums may group differently
     assert wide.saturated == w.saturated
 
 
@@ -104,7 +104,8 @@ def test_an_infinite_bound_is_the_exact_ratio(granularity, seed, scale):
     for rule, params in [
         ("tis", {"cap": np.inf}), ("mis", {"cap": np.inf}), ("icepop", {"low": 0.0, "high": np.inf}),
         ("band", {"low": 0.0, "high": np.inf}), ("cispo", {"eps_low": 1.0, "eps_high": np.inf}),
-        ("ppo_clip", {"eps_low": 1.0, "eps_high": np.inf}), ("dual_clip", {"eps_low": 1, "eps_high": np.inf, "dual": np.inf}),
+        ("ppo_clip", {"eps_low": 1.0, "eps_high": np.inf}), 
+        ("dual_clip", {"eps_low": 1, "eps_high": np.inf, "dual": np.inf}),
     ]:  # fmt: skip
         w = weigh(rule, batch, granularity=granularity, **params)
         assert torch.equal(w.value, exact.value), rule
@@ -136,8 +137,6 @@ def test_truncation_never_raises_a_weight(seed, scale, cap):
 
 
 def test_a_two_sided_clamp_raises_small_weights_and_is_no_truncation():
-    from tests.weighting.worlds import batch_with_ratios
-
     batch = batch_with_ratios(torch.log(torch.tensor([[0.2, 1.0, 9.0]], dtype=torch.float64)))
     assert weigh("tis", batch, cap=5.0).value[0].tolist() == pytest.approx([0.2, 1.0, 5.0])
     assert weigh("band", batch).value[0].tolist() == pytest.approx([0.5, 1.0, 5.0])

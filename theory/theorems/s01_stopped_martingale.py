@@ -11,14 +11,14 @@ import torch
 from torch import Tensor
 
 from testbed.core.batch import SegmentedBatch
+from testbed.core.prefix_order import node_index
 from testbed.exact.law import ExactLaw, enumerate_law
 from testbed.policies.schedule import PrefixSchedule, cuts
 from testbed.policies.tabular import TabularPolicy
 from testbed.policies.truncated import Truncated
-from testbed.weighting import granularity
 from testbed.weighting.segment_ends import segment_end_log_ratios
+from theory import bugs
 from theory.derivation import Derivation, Step
-from theory.planting import planted
 from theory.sampled import MeanCheck
 from theory.symbols import symbolic_world
 from theory.theorem import Claim, Mutant, Quantities, Theorem
@@ -59,8 +59,6 @@ def measure(instance: World) -> Quantities:
 
 
 def _relabeled(batch: SegmentedBatch, table: Tensor, vocab_size: int) -> SegmentedBatch:
-    from testbed.core.prefix_order import node_index
-
     return batch.replaced(segment=table[node_index(batch.tokens, vocab_size)])
 
 
@@ -143,16 +141,6 @@ def truncated_support_world() -> list[World]:
     return [World(name="truncated_support", env=base.env, target=base.target, schedule=PrefixSchedule(mus, cuts((1,))))]
 
 
-def last_segment_only(right: Any) -> Any:
-    """Bug: ratios of all but the newest segment are taken to be 1."""
-
-    def wrong(batch: SegmentedBatch, granularity: str = "token", **kw: Any) -> Tensor:
-        newest = batch.segment == batch.segment.max(1, keepdim=True).values
-        return right(batch.replaced(logp_target=torch.where(newest, batch.logp_target, batch.logp_behavior)), granularity, **kw)
-
-    return wrong
-
-
 def sampled() -> MeanCheck:
     """E_mu[W R] against E_pi[R] from sampled rollouts on the stopping-time world."""
     instance = next(w for w in standard_worlds() if w.name == "stopping_time")
@@ -187,10 +175,10 @@ THEOREM = Theorem(
         Mutant(name="support_violated", kind="hypothesis", breaks=("corrected",), instances=truncated_support_world,
                why="a top-k behaviour never draws tokens the target may draw: their events have weighted probability 0"),
         Mutant(name="ratio_inverted", kind="bug", breaks=("corrected",), on=("two_segments", "stopping_time"),
-               plant=lambda: planted(granularity, "log_ratios", lambda right: lambda *a, **k: -right(*a, **k)),
+               plant=bugs.ratio_inverted,
                why="log_ratios returns behavior minus target; needs target != behavior"),
         Mutant(name="last_segment_only", kind="bug", breaks=("corrected",), on=("two_segments", "three_segments"),
-               plant=lambda: planted(granularity, "log_ratios", last_segment_only),
+               plant=bugs.last_segment_only,
                why="only the newest segment is corrected; needs two segments with target != first behaviour"),
     ),
 )

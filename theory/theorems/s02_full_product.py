@@ -7,21 +7,15 @@ from typing import Any
 
 import sympy as sp
 import torch
-from torch import Tensor
 
-from testbed.core.batch import SegmentedBatch
-from testbed.core.prefix_order import node_index
 from testbed.estimators.gradient import gradient_terms
-from testbed.exact import law as exact_law
 from testbed.exact.gradients import exact_gradient
-from testbed.exact.law import ExactLaw
 from testbed.exact.moments import moments
 from testbed.policies.schedule import PrefixSchedule, cuts
 from testbed.policies.tabular import TabularPolicy
-from testbed.weighting import granularity
 from testbed.weighting.rules import weigh
+from theory import bugs
 from theory.derivation import Derivation, Step
-from theory.planting import planted
 from theory.sampled import MeanCheck
 from theory.symbols import symbolic_world
 from theory.theorem import Claim, Mutant, Quantities, Theorem
@@ -65,38 +59,6 @@ def _derivation(shape: tuple[Any, ...]) -> Derivation:
     return Derivation([chain], w.point, w.bind)
 
 
-def relabeled(shift: str) -> Any:
-    """Bug in what the sampler records: the behaviour named for a token is not the one that drew it."""
-
-    def make(right: Any) -> Any:
-        def wrong(env: Any, target: Any, schedule: Any) -> ExactLaw:
-            law = right(env, target, schedule)
-            if not isinstance(schedule, PrefixSchedule):
-                return law
-            batch, count = law.batch, len(schedule.policies)
-            if shift == "shifted":
-                label = torch.cat([batch.segment[:, :1], batch.segment[:, :-1]], 1).clamp(min=0)
-            else:
-                label = torch.full_like(batch.segment, count - 1)
-            tables = torch.stack([PrefixSchedule((p,), lambda _: 0).log_prob_table(env.vocab_size, env.horizon) for p in schedule.policies])
-            recorded = tables[label, node_index(batch.tokens, env.vocab_size), batch.tokens]
-            return ExactLaw(batch=batch.replaced(logp_behavior=recorded), log_prob=law.log_prob, branch=law.branch)
-
-        return wrong
-
-    return make
-
-
-def only_last(right: Any) -> Any:
-    """Bug: every segment but the newest counts as on-policy."""
-
-    def wrong(batch: SegmentedBatch, granularity: str = "token", **kw: Any) -> Tensor:
-        newest = batch.segment == batch.segment.max(1, keepdim=True).values
-        return right(batch.replaced(logp_target=torch.where(newest, batch.logp_target, batch.logp_behavior)), granularity, **kw)
-
-    return wrong
-
-
 def uncovered_world() -> list[World]:
     """A first behaviour that never draws token 0, although the target does."""
     base = world("uncovered", 2, 2, cuts((1,)))
@@ -135,15 +97,15 @@ THEOREM = Theorem(
         Mutant(name="support_violated", kind="hypothesis", breaks=("unbiased",), instances=uncovered_world,
                why="a behaviour that cannot draw a token the target draws loses that token's share of the gradient"),
         Mutant(name="labels_shifted", kind="bug", breaks=("unbiased",), on=TOLD_APART, why=f"labels lag by one token; {WHY}",
-               plant=lambda: planted(exact_law, "enumerate_law", relabeled("shifted"))),
+               plant=bugs.labels_shifted),
         Mutant(name="all_labelled_newest", kind="bug", breaks=("unbiased",), on=TOLD_APART,
                why=f"every token is filed under the newest behaviour; {WHY}",
-               plant=lambda: planted(exact_law, "enumerate_law", relabeled("newest"))),
+               plant=bugs.all_labelled_newest),
         Mutant(name="only_last_segment_corrected", kind="bug", breaks=("unbiased",), on=TOLD_APART,
                why=f"ratios of earlier segments are taken to be 1; {WHY}",
-               plant=lambda: planted(granularity, "log_ratios", only_last)),
+               plant=bugs.last_segment_only),
         Mutant(name="ratio_inverted", kind="bug", breaks=("unbiased",), on=TOLD_APART,
                why="log_ratios returns behavior minus target",
-               plant=lambda: planted(granularity, "log_ratios", lambda right: lambda *a, **k: -right(*a, **k))),
+               plant=bugs.ratio_inverted),
     ),
 )
