@@ -17,7 +17,7 @@ from testbed.environments.markov import MarkovEnvironment
 from testbed.exact.dynamic_tables import markov_tables
 from testbed.policies.base import Policy
 from testbed.policies.markov import MarkovPolicy
-from testbed.policies.schedule import PrefixSchedule, Schedule
+from testbed.policies.schedule import Schedule
 
 
 def state_distribution(env: MarkovEnvironment, schedule: Schedule | Policy) -> Float[Tensor, "T1 S"]:

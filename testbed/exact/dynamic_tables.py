@@ -71,15 +71,15 @@ def markov_tables(env: MarkovEnvironment, target: Policy, schedule: Schedule | P
     ------
     InputError   if a policy is not Markov over the environment's own states, or a boundary depends on the tokens
     """
-    policies = schedule.policies if isinstance(schedule, PrefixSchedule) else (schedule,)
-    if not isinstance(schedule, Policy | PrefixSchedule):
+    if isinstance(schedule, PrefixSchedule):
+        policies, segment = schedule.policies, _segments(schedule, env)
+    elif isinstance(schedule, Policy):
+        policies, segment = (schedule,), torch.zeros(env.horizon, dtype=torch.int64)
+    else:
         raise InputError(
             "a recursion needs one policy or a PrefixSchedule", found=type(schedule).__name__,
             hint="average over the branches of a random schedule yourself",
         )
-    segment = torch.zeros(env.horizon, dtype=torch.int64)
-    if isinstance(schedule, PrefixSchedule):
-        segment = _segments(schedule, env)
     rewards = env.rewards.repeat(env.horizon, 1, 1)
     rewards[-1] += env.terminal_rewards[env.transition]
     return MarkovTables(

@@ -20,6 +20,7 @@ from testbed.core.seeds import SeedTree
 from testbed.stats.interval import Interval, check_level, finite_rows
 
 BATCH_ENTRIES = 2**22  # draws are made in batches of about this many entries
+UNDEFINED = -2.0  # stands for a ratio with denominator 0; real ones are scaled into [-1, 1]
 
 
 def bootstrap_interval(
@@ -60,15 +61,16 @@ def bootstrap_interval(
     clean = finite_rows("rows", rows)
 
     def of_index(index: np.ndarray) -> float:
-        return float(statistic(clean[torch.from_numpy(index)]))
+        value = float(statistic(clean[torch.from_numpy(index)]))
+        if not np.isfinite(value):
+            raise InputError(
+                "`statistic` must be finite on every draw of rows",
+                found=value,
+                hint="define it for draws that miss the rare rows",
+            )
+        return value
 
     draws = _draws(len(clean), of_index, seeds, resamples, vectorized=False)
-    if not np.isfinite(draws).all():
-        raise InputError(
-            "`statistic` must be finite on every draw of rows",
-            found=f"{(~np.isfinite(draws)).sum()} draws",
-            hint="define the statistic for draws that miss the rare rows",
-        )
     return _percentile(draws, draws, level)
 
 
@@ -107,17 +109,17 @@ def self_normalized_interval(
         raise InputError("`weights` and `values` must be vectors of one length", found=f"{w.shape} and {v.shape}")
     if w.min() < 0 or w.max() == 0:
         raise InputError("`weights` must be >= 0 and not all 0", found=f"[{w.min():.6g}, {w.max():.6g}]")
-    w = w / w.max()
+    scale = np.abs(v).max() or 1.0
+    w, u = w / w.max(), v / scale
 
     def of_index(index: np.ndarray, axis: int) -> np.ndarray:
         total = w[index].sum(axis)
-        ratio = np.full(total.shape, np.nan)
-        np.divide((w[index] * v[index]).sum(axis), total, out=ratio, where=total > 0)
-        return ratio
+        ratio = np.full(total.shape, UNDEFINED)
+        return np.divide((w[index] * u[index]).sum(axis), total, out=ratio, where=total > 0)
 
     draws = _draws(len(w), of_index, seeds, resamples, vectorized=True)
-    draws = draws.clip(v.min(), v.max())  # rounding can leave the range
-    empty = np.isnan(draws)
+    empty = draws == UNDEFINED
+    draws = (draws * scale).clip(v.min(), v.max())  # rounding can leave the range
     interval = _percentile(np.where(empty, v.min(), draws), np.where(empty, v.max(), draws), level)
     return Interval(interval.low, interval.high, level, "bootstrap_self_normalized")
 

@@ -1,7 +1,6 @@
 """A gate against one named fault: the log-likelihood ratio of the drawn cells, faulty law over stated law.
 
-It sees a fault that a gate on all cells misses at the same n, because it knows where to look: for a temperature of 1.05
-on a tree of 81 leaves it needs less than a quarter of the draws.
+It sees a fault that a gate on all cells misses at the same n, because it knows where to look.
 """
 
 from __future__ import annotations

@@ -56,7 +56,10 @@ def kl_k1(
     0.0225824
     """
     d, forward = checked_log_ratio(log_ratio, mask, direction)
-    return 0.0 - d if forward else _ratio_times(d, d)
+    if forward:
+        return 0.0 - d
+    r, d = _ratio(d)
+    return r * d
 
 
 def kl_k2(
@@ -72,7 +75,10 @@ def kl_k2(
     tensor([2., 0.], dtype=torch.float64)
     """
     d, forward = checked_log_ratio(log_ratio, mask, direction)
-    return d.square() / 2.0 if forward else _ratio_times(d, d.square() / 2.0)
+    if forward:
+        return d.square() / 2.0
+    r, d = _ratio(d)
+    return r * d.square() / 2.0
 
 
 def kl_k3(
@@ -91,10 +97,11 @@ def kl_k3(
     d, forward = checked_log_ratio(log_ratio, mask, direction)
     if forward:
         return _expm1_minus(d)
-    # r d - (r - 1) = r (expm1(-d) + d); at d < -1 there is no cancellation, and the right-hand side would be 0 * inf
-    low = d < -1.0
-    near, far = torch.where(low, 0.0, d), torch.where(low, d, -1.0)
-    return torch.where(low, _ratio_times(far, far) - torch.expm1(far), near.exp() * _expm1_minus(-near))
+    # r d - (r - 1) = r (exp(-d) - 1 + d), free of cancellation near 0; r (d - 1) + 1 has a finite limit at -inf
+    close = d.abs() < 1.0
+    near, far = torch.where(close, d, 0.0), torch.where(close, 1.0, d)
+    r, far = _ratio(far)
+    return torch.where(close, near.exp() * _expm1_minus(-near), 1.0 + r * (far - 1.0))
 
 
 def checked_log_ratio(log_ratio: Tensor, mask: Tensor | None, direction: str) -> tuple[Tensor, bool]:
@@ -126,7 +133,8 @@ def _expm1_minus(d: Tensor) -> Tensor:
     return torch.where(small, x.square() / 2.0 * series, torch.expm1(y) - y)
 
 
-def _ratio_times(d: Tensor, factor: Tensor) -> Tensor:
-    """exp(d) * factor, with the limit 0 where the target's probability is 0."""
+def _ratio(d: Tensor) -> tuple[Tensor, Tensor]:
+    """Return (exp(d), d), both 0 where the target's probability is 0: there r times any power of d has the limit 0."""
     dead = torch.isneginf(d)
-    return torch.where(dead, 0.0, torch.where(dead, 0.0, d).exp() * torch.where(dead, 0.0, factor))
+    finite = torch.where(dead, 0.0, d)
+    return torch.where(dead, 0.0, finite.exp()), finite

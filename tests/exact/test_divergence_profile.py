@@ -63,7 +63,7 @@ def test_zero_knob_is_zero_divergence_and_knobs_move_away():
 
 
 def test_lost_support_shows_in_the_mean_weight():
-    pi = TabularPolicy.from_probs(torch.tensor([[0.5, 0.3, 0.15, 0.05]]).double())
+    pi = TabularPolicy.from_probs(torch.tensor([[0.5, 0.3, 0.15, 0.05]], dtype=torch.float64))
     tree = PrefixTree(4, 1, rewards=[1.0, 0.0, 1.0, 0.0])
     (row,) = divergence_profile(tree, pi, lambda p: Truncated(pi, top_p=p), [0.8])
     assert row.mean_weight == pytest.approx(0.8, rel=1e-12)

@@ -65,7 +65,9 @@ def test_weights_and_log_weights_agree():
 
 @given(st.floats(-300, 300))
 def test_scale_changes_nothing(shift):
-    assert pareto_k_from_log(golden(NORMAL) + shift) == pytest.approx(float(pareto_k_from_log(golden(NORMAL))), abs=1e-9)
+    assert pareto_k_from_log(golden(NORMAL) + shift) == pytest.approx(
+        float(pareto_k_from_log(golden(NORMAL))), abs=1e-9
+    )
 
 
 def test_unnormalized_output_keeps_the_scale_and_the_largest_weight_bounds_it():
@@ -125,7 +127,9 @@ def test_tails_without_a_shape_are_not_certified(case):
 def test_a_tail_that_is_a_point_mass_is_the_lightest_there_is(case):
     weights = f64(POINT_MASS[case])
     assert pareto_k(weights, which="applied") == -math.inf
-    torch.testing.assert_close(psis_smooth(weights.log()).log_weights.exp(), weights / weights.sum(), rtol=1e-12, atol=0.0)
+    torch.testing.assert_close(
+        psis_smooth(weights.log()).log_weights.exp(), weights / weights.sum(), rtol=1e-12, atol=0.0
+    )
 
 
 def test_capped_normal_log_weights_are_a_point_mass_only_once_the_cap_covers_the_tail():
@@ -141,7 +145,11 @@ def test_normalized_weights_stay_defined_at_infinity():
     assert psis_smooth(f64([])).log_weights.shape == (0,)
 
 
-@given(st.lists(st.sampled_from([-math.inf, math.inf, -800.0, -1e-300, 0.0, 1e-9, 1.0, 1.0 + 1e-15, 700.0, 1e4]), max_size=60))
+@given(
+    st.lists(
+        st.sampled_from([-math.inf, math.inf, -800.0, -1e-300, 0.0, 1e-9, 1.0, 1.0 + 1e-15, 700.0, 1e4]), max_size=60
+    )
+)
 def test_never_nan(values):
     smoothed = psis_smooth(f64(values))
     assert not math.isnan(smoothed.k)
@@ -175,7 +183,9 @@ def test_quantiles_follow_scipy():
 
     levels = np.linspace(0.01, 0.99, 9)
     for k in (-0.5, 0.0, 0.8):
-        np.testing.assert_allclose(generalized_pareto_quantile(levels, k, 3.0), genpareto.ppf(levels, k, scale=3.0), rtol=1e-10)
+        np.testing.assert_allclose(
+            generalized_pareto_quantile(levels, k, 3.0), genpareto.ppf(levels, k, scale=3.0), rtol=1e-10
+        )
 
 
 @pytest.mark.parametrize("length", [0, 100, -1])

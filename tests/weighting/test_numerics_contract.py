@@ -9,7 +9,7 @@ import torch
 from testbed.core.errors import InputError
 from testbed.weighting.granularity import log_ratios
 from testbed.weighting.rules import weigh
-from tests.weighting.worlds import OPERATOR_FREE, PAIRS, SURROGATES, batch_of, batch_with_ratios, same, settings
+from tests.weighting.worlds import OPERATOR_FREE, PAIRS, SURROGATES, batch_of, batch_with_ratios, runnable, same
 
 POISON = [math.nan, math.inf, -math.inf, 1e30]
 LOG_PROBS = ("logp_target", "logp_behavior", "logp_proximal")
@@ -31,7 +31,7 @@ CAPS = {"tis": 2.0, "band": 5.0, "cispo": 5.0, "seq_tis": 2.0, "spire": 3.0, "vt
 
 
 def run(rule, granularity, batch, advantage=None):
-    return weigh(rule, batch, advantage=advantage, granularity=granularity, **settings(rule))
+    return weigh(rule, batch, advantage=advantage, granularity=granularity, **runnable(rule))
 
 
 def example(fill=0.0, empty_reward=0.0, dtype=torch.float64):

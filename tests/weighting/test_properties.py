@@ -1,5 +1,6 @@
 """Properties of the rules on arbitrary batches."""
 
+import hypothesis
 import hypothesis.strategies as st
 import numpy as np
 import pytest
@@ -8,10 +9,12 @@ from hypothesis import given
 
 from testbed.weighting.granularity import GRANULARITIES, log_ratios
 from testbed.weighting.rules import RULES, weigh
-from tests.weighting.worlds import PAIRS, batch_with_ratios, random_batch, settings
+from tests.weighting.worlds import PAIRS, batch_with_ratios, random_batch, runnable
 
 seeds = st.integers(0, 2**32 - 1)
 scales = st.sampled_from([1e-3, 0.5, 3.0, 200.0])
+# the tests that run for every pair share the budget of examples among the pairs
+few = hypothesis.settings(max_examples=max(8, hypothesis.settings.default.max_examples // 6))
 
 
 def batches(seed, scale=1.0):
@@ -20,10 +23,11 @@ def batches(seed, scale=1.0):
 
 
 def run(rule, granularity, batch, **params):
-    return weigh(rule, batch, granularity=granularity, **{**settings(rule), **params})
+    return weigh(rule, batch, granularity=granularity, **{**runnable(rule), **params})
 
 
 @pytest.mark.parametrize(("rule", "granularity"), PAIRS)
+@few
 @given(seed=seeds)
 def test_on_policy_weight_is_exactly_one(rule, granularity, seed):
     batch = batches(seed)
@@ -45,6 +49,7 @@ def test_a_region_without_one_changes_on_policy_data(rule, params, rng):
 
 
 @pytest.mark.parametrize(("rule", "granularity"), PAIRS)
+@few
 @given(seed=seeds, scale=scales)
 def test_rows_do_not_see_each_other(rule, granularity, seed, scale):
     batch = batches(seed, scale)
@@ -57,6 +62,7 @@ def test_rows_do_not_see_each_other(rule, granularity, seed, scale):
 
 
 @pytest.mark.parametrize(("rule", "granularity"), PAIRS)
+@few
 @given(seed=seeds, scale=scales, left=st.integers(0, 3), right=st.integers(0, 3))
 def test_padding_anywhere_changes_nothing(rule, granularity, seed, scale, left, right):
     batch = batches(seed, scale)
@@ -97,6 +103,7 @@ def test_segments_multiply_to_the_response(seed, scale):
 
 
 @pytest.mark.parametrize("granularity", GRANULARITIES)
+@few
 @given(seed=seeds, scale=scales)
 def test_an_infinite_bound_is_the_exact_ratio(granularity, seed, scale):
     batch = batches(seed, scale)
@@ -104,7 +111,7 @@ def test_an_infinite_bound_is_the_exact_ratio(granularity, seed, scale):
     for rule, params in [
         ("tis", {"cap": np.inf}), ("mis", {"cap": np.inf}), ("icepop", {"low": 0.0, "high": np.inf}),
         ("band", {"low": 0.0, "high": np.inf}), ("cispo", {"eps_low": 1.0, "eps_high": np.inf}),
-        ("ppo_clip", {"eps_low": 1.0, "eps_high": np.inf}), 
+        ("ppo_clip", {"eps_low": 1.0, "eps_high": np.inf}),
         ("dual_clip", {"eps_low": 1, "eps_high": np.inf, "dual": np.inf}),
     ]:  # fmt: skip
         w = weigh(rule, batch, granularity=granularity, **params)

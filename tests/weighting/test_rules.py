@@ -10,7 +10,7 @@ from testbed.core.errors import InputError, MissingField
 from testbed.weighting import clip, granularity, mask, truncate
 from testbed.weighting.registry import PLANNED
 from testbed.weighting.rules import RULES, weigh
-from tests.weighting.worlds import PAIRS, batch_of, batch_with_ratios, random_batch, settings
+from tests.weighting.worlds import PAIRS, batch_of, batch_with_ratios, random_batch, runnable
 
 
 @pytest.fixture
@@ -56,10 +56,10 @@ def test_results_say_what_was_asked(batch):
 def test_an_inverted_ratio_would_show_in_every_rule(rule, level, monkeypatch, rng):
     batch = random_batch(rng, rows=8, scale=2.0)
     batch = batch.replaced(reward=torch.where(batch.reward == 0, 1.0, batch.reward))
-    before = weigh(rule, batch, granularity=level, **settings(rule))
+    before = weigh(rule, batch, granularity=level, **runnable(rule))
     original = granularity.log_ratios
     plant(monkeypatch, original, lambda *a, **k: -original(*a, **k))
-    after = weigh(rule, batch, granularity=level, **settings(rule))
+    after = weigh(rule, batch, granularity=level, **runnable(rule))
     assert not torch.equal(before.raw, after.raw)
     # no weight depends on the ratio here: `none` never does, and a narrow band about 1 keeps nothing either way
     assert torch.equal(before.value, after.value) == (rule in ("none", "geo_mask"))
@@ -78,10 +78,10 @@ def test_an_inverted_ratio_would_show_in_every_rule(rule, level, monkeypatch, rn
 )  # fmt: skip
 def test_a_planted_operator_reaches_its_rules(original, replacement, rules, monkeypatch, rng):
     batch = random_batch(rng, rows=30, scale=3.0)
-    before = {rule: weigh(rule, batch, **settings(rule)).value for rule in rules}
+    before = {rule: weigh(rule, batch, **runnable(rule)).value for rule in rules}
     plant(monkeypatch, original, replacement)
     for rule in rules:
-        assert not torch.equal(before[rule], weigh(rule, batch, **settings(rule)).value), rule
+        assert not torch.equal(before[rule], weigh(rule, batch, **runnable(rule)).value), rule
 
 
 # ---------------------------------------------------------------------------------------------- what it refuses
@@ -146,10 +146,10 @@ def test_bad_parameters(batch, rule, params, message):
 @pytest.mark.parametrize("rule", [name for name, rule in RULES.items() if not rule.generic])
 def test_a_rule_with_its_own_granularity_keeps_it(batch, rule):
     own = RULES[rule].granularity
-    assert weigh(rule, batch, granularity=own, **settings(rule)).granularity == own
+    assert weigh(rule, batch, granularity=own, **runnable(rule)).granularity == own
     other = "token" if own != "token" else "prefix"
     with pytest.raises(InputError, match=rf"rule `{rule}` is defined on granularity `{own}` only; found '{other}'"):
-        weigh(rule, batch, granularity=other, **settings(rule))
+        weigh(rule, batch, granularity=other, **runnable(rule))
 
 
 def test_an_unknown_granularity(batch):

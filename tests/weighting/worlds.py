@@ -11,7 +11,7 @@ SURROGATES = ("ppo_clip", "dual_clip", "decoupled_ppo", "gspo")
 OPERATOR_FREE = ("exact", "prefix", "segment", "segment_prefix", "sequence_product")
 
 
-def settings(rule):
+def runnable(rule):
     """Parameters with which a rule runs: its defaults, and a cap for the one rule that has no default yet."""
     return {"cap": 3.0} if rule == "spire" else {}
 

@@ -74,7 +74,7 @@ def _derivation(shape: tuple[Any, ...]) -> Derivation:
             target.setdefault((k, b, y[:n]), []).append(w.prior(b) * w.prob_pi(y))
     order = sorted(atoms)
     stated = [sp.Add(*atoms[a]) for a in order]
-    substituted = [e.subs(w.rho_definition()) for e in stated]
+    substituted = [e.xreplace(w.rho_definition()) for e in stated]
     stopped = [
         w.prior(b) * sp.prod([w.pi(h[:t], h[t]) for t in range(len(h))]) for _, b, h in order
     ]

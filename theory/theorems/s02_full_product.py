@@ -43,7 +43,7 @@ def _derivation(shape: tuple[Any, ...]) -> Derivation:
         sp.Add(*[p * w.weight(y, xi) * w.total_return(y) * score(y, h, b) for xi, y, p in w.draws()])
         for h, b in w.parameters
     ]
-    substituted = [e.subs(w.rho_definition()) for e in stated]
+    substituted = [e.xreplace(w.rho_definition()) for e in stated]
     on_policy = [
         sp.Add(*[w.prob_pi(y) * w.total_return(y) * score(y, h, b) for y in w.leaves]) for h, b in w.parameters
     ]
