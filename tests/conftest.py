@@ -12,6 +12,7 @@ import os
 from collections import Counter
 
 import hypothesis
+import jaxtyping
 import numpy as np
 import pytest
 import torch
@@ -58,6 +59,15 @@ def rng(seed):
 @pytest.fixture
 def generator(seed):
     return torch.Generator().manual_seed(seed)
+
+
+# ------------------------------------------------------------------------------------------------ types
+@pytest.fixture
+def untyped():
+    """What a user meets: without the runtime type checks of the test run, the library's own messages answer bad input."""
+    jaxtyping.config.update("jaxtyping_disable", True)
+    yield
+    jaxtyping.config.update("jaxtyping_disable", False)
 
 
 # ------------------------------------------------------------------------------------------------ skips

@@ -37,7 +37,11 @@ def run_command(app: typer.Typer, name: str, arguments: list[str] | None = None)
     except InputError as error:
         return _refuse(name, str(error))
     except typer.TyperException as error:
-        return _refuse(name, error.format_message())
+        message = error.format_message()
+        if message.startswith("Usage:"):  # nothing was asked for: the help page is the answer
+            print(message, file=sys.stderr)
+            return 2
+        return _refuse(name, message)
     except (KeyboardInterrupt, typer.Abort):
         print(f"{name}: interrupted", file=sys.stderr)
         return 130

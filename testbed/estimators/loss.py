@@ -69,7 +69,7 @@ def policy_loss(
 
     Returns
     -------
-    scalar in logp's dtype (at least float32); 0 and connected to the graph when nothing is left
+    scalar in logp's dtype (at least float32), finite; 0 and connected to the graph when nothing is left
 
     Raises
     ------
@@ -108,6 +108,9 @@ def policy_loss(
         value = torch.where(slope != 0, slope * current.logp_target.to(dtype), zero)
     else:
         value = w.objective.to(dtype)  # a clipped token has no slope, but its surrogate value counts
+    # an overflowing weight keeps its infinite slope, but two of opposite sign must not turn the reported value into NaN
+    limit = torch.finfo(dtype).max / max(value.numel(), 1)
+    value = value.clamp(-limit, limit)
     clean = torch.where(batch.mask, upcast(logp), torch.zeros((), dtype=upcast(logp).dtype, device=logp.device)).to(dtype)
     objective = _Declared.apply(value, slope, clean)
     counted = batch.mask if denominator == "original" else w.gate

@@ -169,15 +169,18 @@ def _fit(log_weights: np.ndarray, which: str, tail_length: int | None) -> _TailF
     top = log_weights.max() if n else -math.inf
     if math.isinf(top):
         return answer(math.inf)
-    order = np.argsort(log_weights, kind="stable")
-    relative = log_weights[order] - top
-    if relative[0] == 0.0:
+    if log_weights.min() == top:
         return answer(-math.inf)
     if m < FEWEST_TAIL_VALUES:
         return answer(math.inf)
-    if relative[n - m] == 0.0:
+    order = np.sort(
+        np.argpartition(log_weights, n - m - 1)[n - m - 1 :]
+    )  # the m + 1 largest, then by position and weight
+    order = order[np.argsort(log_weights[order], kind="stable")]
+    relative = log_weights[order] - top
+    if relative[1] == 0.0:
         return answer(-math.inf)
-    cutoff = max(relative[n - m - 1], SMALLEST_CUTOFF)
+    cutoff = max(relative[0], SMALLEST_CUTOFF)
     first = int(np.searchsorted(relative, cutoff, side="right"))
     excess = np.exp(relative[first:]) - math.exp(cutoff)
     first += int((excess <= 0.0).sum())  # equal to the cutoff once exponentiated: body, like any tie with it

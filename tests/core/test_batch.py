@@ -2,7 +2,6 @@
 
 import math
 
-import jaxtyping
 import pytest
 import torch
 
@@ -21,14 +20,6 @@ def fields(**changes):
         "group": torch.tensor([0, 0, 1]),
     }
     return base | changes
-
-
-@pytest.fixture
-def untyped():
-    """What a user meets: the runtime type checks are there in tests only."""
-    jaxtyping.config.update("jaxtyping_disable", True)
-    yield
-    jaxtyping.config.update("jaxtyping_disable", False)
 
 
 def at(name, index, value):
@@ -74,7 +65,8 @@ def test_refusals_name_field_count_and_index(bad, message):
 @pytest.mark.parametrize(
     ("name", "shape"), [("reward", (2,)), ("reward", (3, 1)), ("logp_target", (3, 2)), ("tokens", (2, 3)), ("group", (4,))]
 )
-def test_wrong_shapes_are_named(name, shape, untyped):
+@pytest.mark.usefixtures("untyped")
+def test_wrong_shapes_are_named(name, shape):
     bad = fields(**{name: torch.zeros(shape, dtype=fields()[name].dtype)})
     with pytest.raises(InputError, match=rf"`{name}` must have shape .*found {tuple(shape)}".replace("(", r"\(").replace(")", r"\)")):
         SegmentedBatch(**bad)

@@ -72,3 +72,11 @@ def test_a_closed_pipe_leaves_no_traceback():
         assert writer.stdout.readline() == "0\n"
         writer.stdout.close()
         assert "Traceback" not in writer.stderr.read()
+
+
+def test_nothing_asked_for_is_answered_by_the_help_page(capsys):
+    app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
+    app.command()(lambda: None)
+    app.command("other")(lambda: None)
+    assert run_command(app, "act", []) == 2
+    assert capsys.readouterr().err.splitlines()[0] == "Usage: act [OPTIONS] COMMAND [ARGS]..."

@@ -79,9 +79,9 @@ def test_mean_intervals_stay_in_the_range_and_know_one_term():
         assert 0.0 <= interval.low <= interval.high <= 1.0
 
 
-def test_self_normalized_rewards_of_one_leave_no_doubt(rng):
-    drawn = torch.from_numpy(rng.random(50) < 0.9)
-    weights = torch.where(drawn, 0.1 / 0.9, 0.9 / 0.1).double()
+def test_self_normalized_rewards_of_one_leave_no_doubt():
+    """Behavior (.9, .1) and target (.1, .9), 50 draws of which 5 are of the rare action."""
+    weights = f64([0.1 / 0.9] * 45 + [0.9 / 0.1] * 5)
     interval = self_normalized_interval(weights, torch.ones(50), seeds=SEEDS["ones"])
     assert (interval.low, interval.high) == (1.0, 1.0)
     unnormalized = bootstrap_interval(weights, torch.mean, seeds=SEEDS["ones"])

@@ -25,7 +25,7 @@ OTHER = {
 }
 
 
-def close(got, want, floor=0):
+def close(got, want):
     if abs(want) > LARGEST:
         return got == (float("inf") if want > 0 else float("-inf"))
     return abs(mpmath.mpf(got) - want) <= mpmath.mpf("1e-10") * abs(want) + mpmath.mpf("1e-300")

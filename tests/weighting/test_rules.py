@@ -261,3 +261,30 @@ def test_exact_may_be_clamped():
     batch = batch_with_ratios([[-20.0, 0.0, 20.0]])
     assert weigh("exact", batch, clamp=True).value[0].tolist() == pytest.approx([1e-6, 1.0, 1e6])
     assert weigh("exact", batch).value[0, 2].item() == pytest.approx(math.exp(20.0))
+
+
+# ---------------------------------------------------------------------------------------------- operators alone
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("operator", ["scalar cap", "cap per token", "clamp"])
+def test_operators_have_finite_gradients_everywhere(operator, dtype):
+    """Where an operator is differentiated, a capped token has slope 0, never infinity times 0."""
+    log_ratio = torch.tensor([[1e4, 0.3, -1e4, -math.inf, 2.0]], dtype=dtype, requires_grad=True)
+    if operator == "clamp":
+        w = truncate.clamp(log_ratio, 0.5, 2.0)
+        wanted = [2.0, math.exp(0.3), 0.5, 0.0, 2.0]
+    else:
+        w = truncate.truncate(log_ratio, 2.0 if operator == "scalar cap" else torch.full_like(log_ratio, 2.0).detach())
+        wanted = [2.0, math.exp(0.3), 0.0, 0.0, 2.0]
+    w.sum().backward()
+    assert w[0].tolist() == pytest.approx(wanted)
+    assert log_ratio.grad[0].tolist() == pytest.approx([0.0, math.exp(0.3), 0.0, 0.0, 0.0])
+
+
+def test_a_cap_per_token_is_checked():
+    with pytest.raises(InputError, match=r"`cap` must be > 0; found -1.0"):
+        truncate.truncate(torch.zeros(1, 2), torch.tensor([[2.0, -1.0]]))
+
+
+def test_the_surrogate_is_defined_where_the_advantage_is_zero_and_the_ratio_infinite():
+    w = weigh("ppo_clip", batch_with_ratios([[1e4]], reward=[0.0]))
+    assert (w.objective.item(), w.value.item(), w.saturated) == (0.0, math.inf, 1)
