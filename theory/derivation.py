@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 import numpy as np
 import sympy as sp
+from sympy.printing.pycode import SymPyPrinter
 
 POINTS = 5
 DIGITS = 40
@@ -80,7 +81,7 @@ def check_steps(derivation: Derivation, seed: int = 0) -> str:
     points = [dict(derivation.point(rng)) for _ in range(POINTS)]
     for chain in derivation.chains:
         symbols = sorted({s for step in chain for e in step.flat() for s in e.free_symbols}, key=str)
-        functions = [sp.lambdify(symbols, step.flat(), modules="sympy") for step in chain]
+        functions = [_exact_function(symbols, step.flat()) for step in chain]
         for point in points:
             missing = [s for s in symbols if s not in point]
             if missing:
@@ -91,6 +92,20 @@ def check_steps(derivation: Derivation, seed: int = 0) -> str:
                 if problem:
                     return problem
     return ""
+
+
+class _ExactPrinter(SymPyPrinter):
+    """Prints 1/3 as a rational: Python would divide it into a float."""
+
+    def _print_Rational(self, expr: sp.Rational) -> str:
+        return f"Rational({expr.p}, {expr.q})"
+
+    _print_Half = _print_Rational
+
+
+def _exact_function(symbols: list[sp.Symbol], exprs: list[sp.Expr]) -> Callable[..., list[Any]]:
+    printer = _ExactPrinter({"fully_qualified_modules": False, "inline": True, "allow_unknown_functions": True})
+    return sp.lambdify(symbols, exprs, modules=[{"Rational": sp.Rational}, "sympy"], printer=printer)
 
 
 def _compare(before: list[Any], after: list[Any], step: Step) -> str:

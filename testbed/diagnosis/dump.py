@@ -79,8 +79,8 @@ def load_dump(
         columns.update({field: name for name in reversed(names) if name in table.names})
     raw = flat_fields(table, columns)
     clean = {field: _as_numbers(field, columns.get(field, field), values) for field, values in raw.items()}
-    row, order = _rows(clean["sequence"])
-    order = order[np.lexsort((clean["position"][order], row[order]))]
+    row = _appearance(clean["sequence"])
+    order = np.lexsort((clean["position"], row))
     row, clean = row[order], {field: values[order] for field, values in clean.items()}
     names = np.asarray(raw["sequence"])[order]
     _check_positions(row, clean["position"], names)
@@ -98,24 +98,27 @@ def _as_numbers(field: str, column: str, values: np.ndarray) -> np.ndarray:
     kind = values.dtype.kind
     if field in FLOATS and kind in "fiub":
         return values if kind == "f" else values.astype(np.float64)
-    if field not in FLOATS:
-        if kind == "f" and np.array_equal(values, np.round(values)):  # a missing number is NaN, which equals nothing
+    if field not in FLOATS and kind in "iub":
+        return values.astype(np.int64)
+    if field in NAMED and kind == "O":
+        return _appearance(values)
+    wanted = "numbers" if field in FLOATS else "whole numbers or names" if field in NAMED else "whole numbers"
+    bad = 0
+    if kind == "f":  # whole numbers may arrive as floats, but then none is missing (NaN equals nothing)
+        broken = values != np.round(values)
+        if not broken.any():
             return values.astype(np.int64)
-        if kind in "iub":
-            return values.astype(np.int64)
-        if kind == "O" and field in NAMED:
-            return _rows(values)[0]
-    wanted = "numbers" if field in FLOATS else "whole numbers" + (" or names" if field in NAMED else "")
-    sample = values[0] if kind == "O" else next((v for v in values.tolist() if v != round(v)), values[0]) if kind == "f" and not np.isnan(values).any() else "NaN" if kind == "f" else values.dtype
-    raise InputError(f"column `{column}` must hold {wanted}", found=repr(sample) if kind in "fO" and sample != "NaN" else sample)
+        bad = int(np.argmax(broken))
+    found = repr(values[bad].item() if kind == "f" else values[bad]) if kind in "fO" else values.dtype
+    raise InputError(f"column `{column}` must hold {wanted}", found=found)
 
 
-def _rows(identity: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return (number of each entry's identity in order of first appearance, 0 .. n-1)."""
+def _appearance(identity: np.ndarray) -> np.ndarray:
+    """Number identities 0, 1, 2, ... in the order of first appearance."""
     _, first, inverse = np.unique(identity, return_index=True, return_inverse=True)
     rank = np.empty(len(first), dtype=np.int64)
     rank[np.argsort(first)] = np.arange(len(first))
-    return rank[inverse], np.arange(len(identity))
+    return rank[inverse]
 
 
 def _check_positions(row: np.ndarray, position: np.ndarray, names: np.ndarray) -> None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int64
 from torch import Tensor
 
 from testbed.core.prefix_order import node_count, node_index
@@ -75,6 +75,24 @@ def segment_d2(env: Environment, target: Policy, source: PrefixSchedule | Policy
             rest[here] = torch.where(label[here] > k, 1.0, summed)
         tables.append(rest)
     return torch.stack(tables)
+
+
+def start_histories(law: ExactLaw, k: int) -> Int64[Tensor, " N"]:
+    """Number of each response's history at the start of segment k: equal exactly for responses that share it.
+
+    A history is what is decided before segment k: the tokens of earlier segments and the realized noise of the schedule.
+
+    Examples
+    --------
+    >>> from testbed import PrefixTree, TabularPolicy, cuts, enumerate_law
+    >>> pi = TabularPolicy(torch.zeros(3, 2))
+    >>> law = enumerate_law(PrefixTree(2, 2, rewards=[0.0] * 4), pi, PrefixSchedule((pi, pi), cuts((1,))))
+    >>> start_histories(law, 0).tolist(), start_histories(law, 1).tolist()
+    ([0, 0, 0, 0], [0, 0, 1, 1])
+    """
+    batch = law.batch
+    decided = torch.where((batch.segment < k) & batch.mask, batch.tokens, -1)
+    return torch.unique(torch.cat([law.branch[:, None], decided], 1), dim=0, return_inverse=True)[1]
 
 
 def start_d2(law: ExactLaw, env: Environment, target: Policy, schedule: Schedule | Policy) -> Float[Tensor, "N K"]:

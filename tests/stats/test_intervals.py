@@ -10,6 +10,7 @@ from scipy.stats import binom
 
 from testbed.core.errors import InputError
 from testbed.core.seeds import SeedTree
+from testbed.stats.concentration import bennett_tail
 from testbed.stats.intervals import (
     bennett_interval,
     bootstrap_interval,
@@ -46,6 +47,15 @@ def test_exact_coverage_of_the_mean_intervals(p, level):
     n, bounds = 40, {"low": 0.0, "high": 1.0, "level": level}
     assert coverage(lambda k: bennett_interval(terms(k, n), variance=p * (1 - p), **bounds), n, p) >= level
     assert coverage(lambda k: empirical_bernstein_interval(terms(k, n), **bounds), n, p) >= level
+
+
+def test_mean_intervals_spend_half_of_what_is_left_on_each_side():
+    x = terms(500, 1000)
+    radius = bennett_interval(x, low=0.0, high=1.0, variance=0.25, level=0.9).high - 0.5
+    assert bennett_tail(radius, 1000, variance=0.25, bound=1.0) == pytest.approx(0.05, rel=1e-6)
+    cost = math.log(2 / 0.05)
+    by_hand = math.sqrt(2 * (250 / 999) * cost / 1000) + 7 * cost / (3 * 999)
+    assert empirical_bernstein_interval(x, low=0.0, high=1.0, level=0.9).high == pytest.approx(0.5 + by_hand, rel=1e-12)
 
 
 def test_a_higher_level_is_wider_and_more_terms_are_narrower():

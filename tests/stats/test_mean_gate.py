@@ -7,6 +7,7 @@ import torch
 from scipy.stats import binom, norm
 
 from testbed.core.errors import InputError
+from testbed.stats.concentration import bennett_tail
 from testbed.stats.gates import MeanGate
 
 
@@ -66,6 +67,25 @@ def test_decisions_follow_the_sample():
     assert failed.statistic == pytest.approx(0.05, abs=1e-3)
     assert failed.statistic > failed.threshold
     assert not gate.decide(1.0 - shifted)
+
+
+SKEWED = {"mean": 0.89, "variance": 0.02 * 0.98 * 19.5**2, "low": 0.5, "high": 20.0}
+
+
+def test_the_two_sides_share_alpha():
+    gate = MeanGate(name="g", effect=1.0, alpha=1e-3, **SKEWED)
+    for t, bound in zip(gate.thresholds(5000), (0.39, 19.11), strict=True):
+        assert t < bound
+        assert bennett_tail(t, 5000, variance=SKEWED["variance"], bound=bound) == pytest.approx(5e-4, rel=1e-6)
+
+
+def test_each_side_has_its_own_limit():
+    gate = MeanGate(name="g", effect=0.4, alpha=1e-3, power=0.5, **SKEWED)
+    down, up = gate.thresholds(gate.n)
+    assert down < 0.95 * up
+    between = (down + up) / 2
+    assert gate.decide(torch.full((gate.n,), SKEWED["mean"] + between))
+    assert not gate.decide(torch.full((gate.n,), SKEWED["mean"] - between))
 
 
 def test_a_value_outside_the_range_fails_at_once():

@@ -9,26 +9,18 @@ import sympy as sp
 import torch
 from torch import Tensor
 
-from testbed.core.batch import SegmentedBatch
 from testbed.exact import ratio_moments, second_moments
 from testbed.exact.law import ExactLaw, enumerate_law
-from testbed.exact.second_moments import start_d2
+from testbed.exact.second_moments import start_d2, start_histories
 from testbed.policies.schedule import PrefixSchedule, cuts
 from testbed.weighting.segment_ends import segment_end_log_ratios
 from theory.derivation import Derivation, Step
 from theory.planting import planted
 from theory.real_laws import M, P, R, is_real, real_laws, summand_derivation
-from theory.symbols import Prefix, SymbolicWorld, symbolic_world
+from theory.segment_symbols import ends, second_moment, segment_square, squared_so_far, starts
+from theory.symbols import Prefix, symbolic_world
 from theory.theorem import Claim, Mutant, Quantities, Theorem
 from theory.worlds import World, standard_worlds, world
-
-
-def histories(batch: SegmentedBatch, branch: Tensor, k: int) -> tuple[list[int], int]:
-    """Number the histories at the start of segment k: one number per response, and how many there are."""
-    length = ((batch.segment < k) & batch.mask).sum(1).tolist()
-    keys = [(b, *row[:n]) for row, n, b in zip(batch.tokens.tolist(), length, branch.tolist(), strict=True)]
-    number = {key: i for i, key in enumerate(sorted(set(keys)))}
-    return [number[key] for key in keys], len(number)
 
 
 def measure(instance: World) -> Quantities:
@@ -43,20 +35,11 @@ def measure(instance: World) -> Quantities:
         return found | {"summand": law.probs * grown[:, 0]}
     left, right = [], []
     for k in range(k_count):
-        index, count = histories(law.batch, law.branch, k)
+        index = start_histories(law, k)
         for values, sums in ((grown[:, k], left), (predicted[:, k], right)):
-            zero = torch.zeros(count, dtype=torch.float64)
-            sums.append(zero.index_add(0, torch.tensor(index), law.probs * values))
+            zero = torch.zeros(int(index.max()) + 1, dtype=torch.float64)
+            sums.append(zero.index_add(0, index, law.probs * values))
     return found | {"second_by_history": torch.cat(left), "recursion_by_history": torch.cat(right)}
-
-
-def segment_square(w: SymbolicWorld, b: int, k: int, h: Prefix) -> sp.Expr:
-    """d2_k(h) in ratio symbols: mu-average of the squared ratios of segment k, the walk stopped where the segment ends."""
-    if len(h) == w.horizon or (w.eos is not None and w.eos in h) or w.branches[b][h] > k:
-        return sp.Integer(1)
-    return sp.Add(
-        *[w.mu(k, h, a) * w.rho(k, h, a) ** 2 * segment_square(w, b, k, (*h, a)) for a in range(w.vocab_size)]
-    )
 
 
 @lru_cache(maxsize=32)
@@ -64,21 +47,14 @@ def _derivation(shape: tuple[Any, ...]) -> Derivation:
     w = symbolic_world(shape)
     stated, tower, stopped = [], [], []
     for k in range(w.n_behaviors):
-        starts: dict[tuple[int, Prefix], list[sp.Expr]] = {}
-        total = []
-        for b, y, prob in w.draws():
-            path = w.path(y, b)
-            n, end = (sum(label < j for _, _, label in path) for j in (k, k + 1))
-            total.append(prob * w.weight(y, b, end) ** 2)
-            rest = sp.prod([w.mu(s, h, a) for h, a, s in path[n:]])
-            square = sp.prod([w.rho(s, h, a) ** 2 for h, a, s in path[n:end]])
-            starts.setdefault((b, y[:n]), []).append(rest * square)
-        reached = {
-            (b, h): w.prior(b) * w.prob_mu(h, b) * w.weight(h, b) ** 2 for b, h in starts
-        }  # P(xi) mu(h) W_(k-1)^2
-        stated.append(sp.Add(*total))
-        tower.append(sp.Add(*[reached[at] * sp.Add(*inner) for at, inner in starts.items()]))
-        stopped.append(sp.Add(*[reached[b, h] * segment_square(w, b, k, h) for b, h in starts]))
+        rest: dict[tuple[int, Prefix], list[sp.Expr]] = {at: [] for at in starts(w, k)}
+        for b, y, _ in w.draws():
+            path, (n, end) = w.path(y, b), (ends(w, y, b, j) for j in (k - 1, k))
+            drawn = sp.prod([w.mu(s, h, a) for h, a, s in path[n:]])
+            rest[b, y[:n]].append(drawn * sp.prod([w.rho(s, h, a) ** 2 for h, a, s in path[n:end]]))
+        stated.append(second_moment(w, k))
+        tower.append(sp.Add(*[squared_so_far(w, *at) * sp.Add(*inner) for at, inner in rest.items()]))
+        stopped.append(sp.Add(*[squared_so_far(w, b, h) * segment_square(w, b, k, h) for b, h in rest]))
     chain = [
         Step("definition", stated, "the sampler's law and the square of the stopped product", quantity="second",
              tex=r"E_\mu[W_{(k)}^2] = \sum_{\xi,y} P(\xi)\,\mu_\xi(y) \prod_{t \le \tau_k} \rho_t^2"),
@@ -101,7 +77,7 @@ def _summand() -> Derivation:
 
 
 def peeking_world() -> list[World]:
-    """A sampler that files a token 0, and all after it, under segment 1, although segment 0's behaviour drew it."""
+    """A sampler that files a token 0, and all after it, under segment 1, although segment 0's behavior drew it."""
 
     def sampler(w: World) -> ExactLaw:
         honest = enumerate_law(w.env, w.target, PrefixSchedule(w.behaviors[:1], lambda prefix: 0))

@@ -18,18 +18,14 @@ from testbed.policies import marginal
 from testbed.policies.schedule import ExogenousSchedule, PrefixSchedule, exogenous_hazard, one
 from testbed.policies.tabular import TabularPolicy
 from testbed.stats.weight_statistics import second_moment
-from testbed.weighting import granularity
 from testbed.weighting.rules import weigh
+from theory import bugs
 from theory.derivation import Derivation, Step
 from theory.planting import planted
+from theory.response_weights import response_weight
 from theory.symbols import symbolic_world
 from theory.theorem import Claim, Mutant, Quantities, Theorem
 from theory.worlds import STREAM, World, one_hot_policy, world
-
-
-def response_weight(batch: SegmentedBatch) -> Tensor:
-    """Product of the recorded ratios of each response."""
-    return weigh("sequence_product", batch).value.max(1).values  # the same on every token of a response, 0 on padding
 
 
 def of_each_response(batch: SegmentedBatch, values: Tensor) -> Tensor:
@@ -93,7 +89,7 @@ def _derivation(shape: tuple[Any, ...]) -> Derivation:
     conditional = [
         Step("definition", bayes, "posterior of the noise given the response, times the product of recorded ratios",
              quantity="conditional", tex=r"E[W \mid y] = \sum_\xi \frac{P(\xi) \mu_\xi(y)}{\mu_{mix}(y)} \prod_t \rho_t"),
-        Step("ratios", [e.subs(w.rho_definition()) for e in bayes], "each branch's probability cancels in its own ratio",
+        Step("ratios", [e.xreplace(w.rho_definition()) for e in bayes], "each branch's probability cancels in its own ratio",
              tex=r"\frac{\pi(y)}{\mu_{mix}(y)} \sum_\xi P(\xi)"),
         Step("prior", [w.prob_pi(y) / mix(y) for y in w.leaves], "the probabilities of all branches sum to 1",
              quantity="mixture", tex=r"\frac{\pi(y)}{\mu_{mix}(y)}"),
@@ -101,7 +97,7 @@ def _derivation(shape: tuple[Any, ...]) -> Derivation:
     moment = [
         Step("definition", second, "second moment over noise and response", quantity="realised_second",
              tex=r"E[W^2] = \sum_{\xi, y} P(\xi) \mu_\xi(y) \prod_t \rho_t^2"),
-        Step("ratios", second.subs(w.rho_definition()), "one factor mu_xi cancels",
+        Step("ratios", second.xreplace(w.rho_definition()), "one factor mu_xi cancels",
              tex=r"\sum_y \pi(y)^2 \sum_\xi P(\xi)/\mu_\xi(y)"),
         Step("lagrange", split, "sum P/mu * sum P mu = 1 + sum over pairs of branches, because the P sum to 1",
              quantity="mixture_plus_spread",
@@ -209,7 +205,7 @@ THEOREM = Theorem(
                plant=lambda: planted(marginal, "marginal_log_probs", by_token), on=("two_engines",),
                why="the prefix tells which branch drew it; needs noise that lasts for two tokens"),
         Mutant(name="ratio_inverted", kind="bug", breaks=("conditional", "gap", "unbiased"), on=("boundary_or_none",),
-               plant=lambda: planted(granularity, "log_ratios", lambda right: lambda *a, **k: -right(*a, **k)),
+               plant=bugs.ratio_inverted,
                why="behavior over target: the reciprocal of a mean is not the mean of reciprocals"),
     ),
 )

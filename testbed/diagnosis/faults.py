@@ -1,0 +1,174 @@
+"""Mistakes of recording that a batch gives away, each a check that says what it saw, and properties worth a warning.
+
+A *fault* means that some recorded number is not what its name says, so that no weight computed from it can be right. A
+*note* is a property of honest data that changes which correction is usable.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+
+from testbed.core.batch import SegmentedBatch
+from testbed.diagnosis.gaps import segments_and_all
+from testbed.weighting.granularity import log_ratios
+
+FAR = 1.0  # nats of a response's log product: a factor e
+HEAVY_TAIL = 0.7  # Pareto k above which the largest weights decide every average
+NOT_CERTAIN = -0.1  # nats: a token the target finds likelier than this may well have behavior log-prob 0
+
+
+def fault_records(
+    batch: SegmentedBatch,
+    products: list[dict[str, Any]],
+    unit_means: list[dict[str, Any]],
+    negative: list[dict[str, Any]],
+) -> list[dict[str, Any]]:
+    """Make every check.
+
+    Returns
+    -------
+    list of dict   check, kind ("fault" or "note"), fired (bool), says (a sentence; "" unless fired)
+    """
+    checks = [
+        ("zero_variance", "fault", _zero_variance(batch)),
+        ("unit_mean", "fault", _unit_mean(unit_means)),
+        ("negative_divergence", "fault", _negative(negative)),
+        ("shift_by_one", "fault", _shifted(batch)),
+        ("label_mixture", "fault", _mixed_labels(batch)),
+        ("filled_with_zero", "fault", _filled(batch)),
+        ("support_mismatch", "fault", _support(batch)),
+        ("low_precision", "note", _low_precision(batch)),
+        ("clipped", "note", _clipped(batch)),
+        ("driven_by_length", "note", _length(batch)),
+        ("heavy_tail", "note", _tail(products)),
+    ]
+    return [{"check": name, "kind": kind, "fired": bool(says), "says": says} for name, kind, says in checks]
+
+
+def _zero_variance(batch: SegmentedBatch) -> str:
+    """Recomputed log-probs: the ratio cannot be one constant unless nothing changed at all."""
+    found = []
+    ratio = log_ratios(batch)
+    for label, selected in segments_and_all(batch):
+        values = ratio[selected]
+        if label is not None and len(values) > 1 and bool((values == values[0]).all()):
+            found.append(f"segment {label} ({len(values)} tokens, all {float(values[0]):.3g} nats)")
+    if batch.logp_proximal is not None and not found:
+        copied = (batch.logp_proximal == batch.logp_behavior) | ~batch.mask
+        if bool(copied.all()):
+            return "`logp_proximal` equals `logp_behavior` everywhere: one was copied from the other, mismatch is hidden"
+    if not found:
+        return ""
+    return (
+        "the ratio target/behavior has zero variance in " + ", ".join(found) + ": either no update and no numerical "
+        "difference lies between them, or the behavior's log-probs were recomputed with the target's weights"
+    )
+
+
+def _unit_mean(records: list[dict[str, Any]]) -> str:
+    bad = [r for r in records if r["excludes_1"]]
+    if not bad:
+        return ""
+    seen = "; ".join(f"{r['ratio']} in segment {r['segment']} has mean {r['mean']:.4f}, by {r['excludes_1']}" for r in bad)
+    return (
+        f"E[w] = 1 is rejected ({seen}): the recorded behavior is not the policy that drew these tokens. Look for a wrong "
+        "weight version, a stale cache, log-probs before temperature or top-p, exchanged columns"
+    )
+
+
+def _negative(records: list[dict[str, Any]]) -> str:
+    if not records:
+        return ""
+    seen = "; ".join(f"{r['direction']} in segment {r['segment']}: {r['kl_k1']:.3g} nats per token" for r in records)
+    return f"a divergence estimate is below 0 beyond noise ({seen}): are the columns of target and behavior exchanged?"
+
+
+def _shifted(batch: SegmentedBatch) -> str:
+    """Log-probs of neighbouring tokens agree better than those of the same token."""
+    if batch.horizon < 2:
+        return ""
+    both = batch.mask[:, 1:] & batch.mask[:, :-1]
+    if int(both.sum()) < 16:
+        return ""
+    target, behavior = batch.logp_target, batch.logp_behavior
+
+    def apart(a: torch.Tensor, b: torch.Tensor) -> float:
+        finite = both & torch.isfinite(a) & torch.isfinite(b)
+        return float((a - b).abs()[finite].double().mean())
+
+    here = apart(target[:, 1:], behavior[:, 1:])
+    later, earlier = apart(target[:, :-1], behavior[:, 1:]), apart(target[:, 1:], behavior[:, :-1])
+    if here <= min(later, earlier):
+        return ""
+    where = "the next" if later < earlier else "the previous"
+    return (
+        f"the target's log-prob agrees better with the behavior's at {where} token (mean gap {min(later, earlier):.3g} "
+        f"nats) than at its own ({here:.3g}): one column is shifted by a position"
+    )
+
+
+def _mixed_labels(batch: SegmentedBatch) -> str:
+    found = []
+    for name in ("version", "engine"):
+        recorded = getattr(batch, name)
+        if recorded is None:
+            continue
+        for label, selected in segments_and_all(batch):
+            kinds = recorded[selected].unique()
+            if label is not None and name == "engine" and len(kinds) > 1:
+                found.append(f"segment {label} has tokens of {len(kinds)} engines or behaviors")
+        step = batch.mask[:, 1:] & (recorded[:, 1:] != recorded[:, :-1]) & (batch.segment[:, 1:] == batch.segment[:, :-1])
+        if name == "version" and bool(step.any()):
+            found.append(f"the version changes inside a segment of {int(step.any(1).sum())} responses")
+    if not found:
+        return ""
+    return "segment labels do not separate behaviors: " + "; ".join(found)
+
+
+def _filled(batch: SegmentedBatch) -> str:
+    count = int((batch.mask & (batch.logp_behavior == 0) & (batch.logp_target < NOT_CERTAIN)).sum())
+    if not count:
+        return ""
+    return f"{count} tokens have behavior log-prob exactly 0 but are uncertain under the target: missing values filled with 0?"
+
+
+def _support(batch: SegmentedBatch) -> str:
+    count = batch.facts.support_mismatches
+    return f"{count} drawn tokens have probability 0 under the target: their weight is 0, and so is any product" * bool(count)
+
+
+def _low_precision(batch: SegmentedBatch) -> str:
+    grids = ", ".join(f"`{name}` (grid {grid:g} nats)" for name, grid in batch.facts.low_precision.items())
+    return f"log-probs have passed through a 16-bit format: {grids}; rounded once, they stay rounded" * bool(grids)
+
+
+def _clipped(batch: SegmentedBatch) -> str:
+    counts = ", ".join(f"{count} of `{name}`" for name, count in batch.facts.clipped.items())
+    return f"log-probs just above 0 were set to 0: {counts}" * bool(counts)
+
+
+def _length(batch: SegmentedBatch) -> str:
+    """Large products made of small gaps: the length does it, not the tokens."""
+    ratio = log_ratios(batch).double()
+    possible = batch.mask & ~torch.isneginf(ratio)
+    total = torch.where(possible, ratio, 0.0).sum(1).abs()
+    largest = torch.where(possible, ratio.abs(), 0.0).amax(1) if batch.horizon else total
+    far = total > FAR
+    if not bool(far.any()) or float((largest[far] / total[far]).median()) >= 0.5:
+        return ""
+    gap = math.expm1(float((total[far] / batch.lengths[far]).median()))
+    return (
+        f"{int(far.sum())} of {batch.batch_size} response products are beyond a factor e from 1, driven by length, per-token "
+        f"gap {100 * gap:.2g} %: in most of them no single token makes up half of it"
+    )
+
+
+def _tail(products: list[dict[str, Any]]) -> str:
+    heavy = [p for p in products if p["n"] >= 25 and p["raw"]["pareto_k"] > HEAVY_TAIL]
+    if not heavy:
+        return ""
+    seen = ", ".join(f"{p['raw']['pareto_k']:.2f} through segment {p['through_segment']}" for p in heavy)
+    return f"Pareto k of the products is above {HEAVY_TAIL} ({seen}): sample means and second moments are not to be trusted"

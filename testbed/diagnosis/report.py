@@ -1,0 +1,84 @@
+"""`diagnose`: everything the diagnosis knows about a batch, as one record of plain numbers. It prints nothing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from testbed.core.batch import SegmentedBatch
+from testbed.core.errors import InputError
+from testbed.core.seeds import SeedTree
+from testbed.diagnosis.faults import fault_records
+from testbed.diagnosis.gaps import gap_records, segments_and_all
+from testbed.diagnosis.products import product_records
+from testbed.diagnosis.readings import applicable_readings
+from testbed.diagnosis.rule_effects import rule_records
+from testbed.diagnosis.unit_mean import negative_divergences, unit_mean_records
+
+
+def diagnose(batch: SegmentedBatch, *, seed: int = 0) -> dict[str, Any]:
+    """Describe a batch: gaps between policies, weights of segments, faults, what each rule would do, which reading applies.
+
+    Parameters
+    ----------
+    batch : SegmentedBatch
+    seed : int               of the bootstrap; nothing else is random
+
+    Returns
+    -------
+    dict   batch, gaps, products, unit_means, faults, rules, readings; see the module of each
+
+    Raises
+    ------
+    InputError   no real token
+    Assumes      responses are independent, up to the prompts they share
+    Gives        estimates with intervals; each says by which method, and which ones hold only for many responses
+
+    Examples
+    --------
+    >>> from testbed.diagnosis.dump import load_dump
+    >>> from testbed.sample_data import partial_rollouts_path
+    >>> record = diagnose(load_dump(partial_rollouts_path()))
+    >>> record["batch"]["tokens"], [gap["segment"] for gap in record["gaps"] if gap["gap"] == "drift"]
+    (4224, [0, 1, None])
+    """
+    if batch.n_tokens == 0:
+        raise InputError("a diagnosis needs at least one token", found="an empty batch")
+    seeds = SeedTree(seed)["diagnosis"]
+    gaps = gap_records(batch, seeds["gaps"])
+    products = product_records(batch, seeds["products"])
+    unit_means = unit_mean_records(batch, seeds["unit_mean"])
+    negative = negative_divergences(gaps, batch, seeds["negative"])
+    return {
+        "batch": _facts(batch),
+        "gaps": gaps,
+        "products": products,
+        "unit_means": unit_means,
+        "faults": fault_records(batch, products, unit_means, negative),
+        "rules": rule_records(batch, seeds["rules"]),
+        "readings": applicable_readings(batch),
+    }
+
+
+def _facts(batch: SegmentedBatch) -> dict[str, Any]:
+    parts = [(label, selected) for label, selected in segments_and_all(batch) if label is not None]
+    if batch.engine is not None:
+        behaviors = len(batch.engine[batch.mask].unique())
+    elif batch.version is not None:
+        behaviors = len(batch.version[batch.mask].unique())
+    else:
+        behaviors = len(parts)
+    return {
+        "responses": batch.batch_size,
+        "groups": len(batch.group.unique()),
+        "tokens": batch.n_tokens,
+        "longest": int(batch.lengths.max()),
+        "behaviors": behaviors,
+        "mean_reward": float(batch.reward.double().mean()),
+        "segments": [
+            {"segment": label, "responses": int(selected.any(1).sum()), "tokens": int(selected.sum())}
+            for label, selected in parts
+        ],
+        "clipped": dict(batch.facts.clipped),
+        "low_precision": dict(batch.facts.low_precision),
+        "support_mismatches": batch.facts.support_mismatches,
+    }

@@ -1,0 +1,91 @@
+"""Means over tokens whose uncertainty is that of responses: tokens of one response are not independent, responses are.
+
+Also a test that needs neither many responses nor a light tail. If the recorded behavior drew the tokens, each ratio has
+conditional mean 1, so for every share s in (0, 1] of the ratio
+
+    E = prod_t (1 - s + s rho_t)   over all tokens of all responses
+
+has mean 1, and by Markov's inequality exceeds 1/alpha with probability at most alpha. A mixture over s is such a
+product's average, an *e-value*. It has power against behaviors whose true mean ratio is above 1; against means below 1
+no test is valid without a bound on the ratio.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from testbed.core.seeds import SeedTree
+from testbed.stats.intervals import self_normalized_interval
+
+LEVEL = 0.95
+RESAMPLES = 1000
+SHARES = tuple(2.0**-k for k in range(7))  # 1, 1/2, ..., 1/64
+
+
+def token_mean_interval(
+    values: Float[Tensor, "B T"],
+    selected: Bool[Tensor, "B T"],
+    seeds: SeedTree,
+    *,
+    level: float = LEVEL,
+    resamples: int = RESAMPLES,
+) -> dict[str, Any] | None:
+    """Percentile bootstrap over responses of the mean over selected tokens.
+
+        sum_i (sum of response i) / sum_i (tokens of response i), drawn anew together
+
+    Returns
+    -------
+    dict   low, high, level, method; None when no token is selected or a value is not finite
+    """
+    counts = selected.sum(1)
+    rows = counts > 0
+    totals = torch.where(selected, values, 0.0).sum(1)[rows]
+    if not bool(rows.any()) or not bool(totals.isfinite().all()):
+        return None
+    counts = counts[rows].double()
+    found = self_normalized_interval(counts, totals / counts, seeds=seeds, level=level, resamples=resamples)
+    return asdict(found) | {"method": "bootstrap over responses"}
+
+
+def response_mean_interval(
+    values: Float[Tensor, " B"], seeds: SeedTree, *, level: float = LEVEL
+) -> dict[str, Any] | None:
+    """Percentile bootstrap of a mean of one value per response."""
+    column = values.double()[:, None]
+    return token_mean_interval(column, torch.ones_like(column, dtype=torch.bool), seeds, level=level)
+
+
+def log_e_value(log_ratio: Float[Tensor, "B T"], selected: Bool[Tensor, "B T"]) -> float:
+    """Natural logarithm of the mixture e-value against "the recorded behavior drew these tokens".
+
+        log mean_s prod_t (1 - s + s rho_t)
+
+    Parameters
+    ----------
+    log_ratio : Float[Tensor, "B T"]   another policy minus the behavior that is claimed to have drawn the tokens, nats
+    selected : Bool[Tensor, "B T"]     which tokens; the choice must not depend on the ratios
+
+    Returns
+    -------
+    float   above log(1/alpha) with probability at most alpha if the claim is true, for every n
+    Assumes    the other policy's law depends on the prefix only; responses are independent or drawn in turn
+    References   Grunwald, de Heide and Koolen (2024), Safe testing, JRSS B 86(5)
+
+    Examples
+    --------
+    >>> log_e_value(torch.zeros(2, 3), torch.ones(2, 3, dtype=torch.bool))
+    0.0
+    """
+    values = log_ratio[selected].double()
+    totals = [
+        values.sum() if share == 1 else torch.logaddexp(values + math.log(share), values.new_tensor(math.log1p(-share))).sum()
+        for share in SHARES
+    ]
+    return float(torch.logsumexp(torch.stack(totals), 0)) - math.log(len(SHARES))

@@ -1,0 +1,46 @@
+"""Every theorem of the catalogue is present, decided as catalogued, and each of its mutants is killed."""
+
+import re
+
+import pytest
+
+from theory.catalogue import find, module_names
+from theory.judge import judge
+from theory.theorem import KILL_FACTOR
+
+PRESENT = [f"S{n}" for n in range(1, 19)]
+SNAKE = re.compile(r"[a-z][a-z0-9]*(_[a-z0-9]+)*")
+
+
+def test_the_catalogue_is_complete():
+    assert list(module_names())[: len(PRESENT)] == PRESENT
+
+
+@pytest.mark.parametrize("theorem_id", list(module_names()))
+def test_decided(theorem_id):
+    theorem = find(theorem_id)
+    verdict = judge(theorem)
+    assert verdict.problems == ()
+    assert verdict.holds
+    for claim in verdict.claims:
+        assert claim.holds
+        assert claim.tolerance <= 1e-10 or claim.relation == "differs" or "digits" in claim.says, claim
+    for mutant in verdict.mutants:
+        assert mutant.killed
+        assert mutant.margin > KILL_FACTOR * 1e-10
+    assert verdict.derivation.holds
+    assert verdict.derivation.steps >= 2
+
+
+@pytest.mark.parametrize("theorem_id", list(module_names()))
+def test_written_for_a_reader(theorem_id):
+    theorem = find(theorem_id)
+    assert theorem.hypotheses
+    assert all(SNAKE.fullmatch(m.name) for m in theorem.mutants)
+    assert len({m.name for m in theorem.mutants}) == len(theorem.mutants)
+    assert theorem.source.split()[0].rstrip(";,:") in {"paper", "literature", "ours"}
+    assert theorem.outcome.endswith(".")
+    names = [i.name for i in theorem.instances()]
+    assert all(SNAKE.fullmatch(n) for n in names), names
+    for step in theorem.derive(theorem.instances()[0]).steps:
+        assert step.why
