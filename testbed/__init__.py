@@ -37,7 +37,6 @@ __getattr__, __dir__, __all__ = lazy_exports(
         ],
         "policies.tabular": ["TabularPolicy"],
         "policies.truncated": ["Truncated"],
-        "rollout.engine": ["rollout"],
         "stats.pareto_tail": ["pareto_k"],
         "stats.weight_statistics": ["chi2", "ess", "renyi2", "second_moment"],
         "weighting.granularity": ["log_ratios"],

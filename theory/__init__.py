@@ -5,7 +5,6 @@ from testbed._lazy import lazy_exports
 __getattr__, __dir__, __all__ = lazy_exports(
     __name__,
     {
-        "catalogue": ["catalogue", "find"],
         "judge": ["verify", "break_mutant"],
         "theorem": ["Claim", "Mutant", "Theorem"],
         "verdict": ["Verdict"],

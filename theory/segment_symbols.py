@@ -34,3 +34,39 @@ def segment_square(w: SymbolicWorld, branch: int, k: int, h: Prefix) -> sp.Expr:
 def second_moment(w: SymbolicWorld, k: int) -> sp.Expr:
     """E_mu[W_(k)^2] as stated: over whole responses (k = -1: the total mass)."""
     return sp.Add(*[prob * w.weight(y, b, ends(w, y, b, k)) ** 2 for b, y, prob in w.draws()])
+
+
+def levels(w: SymbolicWorld, b: int, k: int, h: Prefix) -> list[tuple[sp.Expr, sp.Expr, sp.Expr, sp.Expr, sp.Expr]]:
+    """Per token of segment k from h, sums over histories g: mu W^2, times d2, times log d2; mu W, times KL."""
+    out, frozen, frozen_pi = [], sp.Integer(0), sp.Integer(0)
+    active: dict[Prefix, tuple[sp.Expr, sp.Expr]] = {h: (sp.Integer(1), sp.Integer(1))}
+    while True:
+        going = {}
+        for g, (square, plain) in active.items():
+            if len(g) == w.horizon or (w.eos is not None and w.eos in g) or w.branches[b][g] != k:
+                frozen, frozen_pi = frozen + square, frozen_pi + plain
+            else:
+                going[g] = (square, plain)
+        if not going:
+            return out
+        words = range(w.vocab_size)
+        d2 = {g: sp.Add(*[w.pi(g, a) ** 2 / w.mu(k, g, a) for a in words]) for g in going}
+        divergence = {g: sp.Add(*[w.pi(g, a) * sp.log(w.rho(k, g, a)) for a in words]) for g in going}
+        out.append((
+            frozen + sp.Add(*[s for s, _ in going.values()]),
+            frozen + sp.Add(*[s * d2[g] for g, (s, _) in going.items()]),
+            sp.Add(*[s * sp.log(d2[g]) for g, (s, _) in going.items()]),
+            frozen_pi + sp.Add(*[q for _, q in going.values()]),
+            sp.Add(*[q * divergence[g] for g, (_, q) in going.items()]),
+        ))  # fmt: skip
+        active = {
+            (*g, a): (s * w.mu(k, g, a) * w.rho(k, g, a) ** 2, q * w.pi(g, a))
+            for g, (s, q) in going.items() for a in words
+        }  # fmt: skip
+
+
+def walked(w: SymbolicWorld, b: int, k: int, h: Prefix) -> list[list[tuple[Prefix, int]]]:
+    """All ways through segment k from h: the (history, token) pairs of each."""
+    if len(h) == w.horizon or (w.eos is not None and w.eos in h) or w.branches[b][h] != k:
+        return [[]]
+    return [[(h, a), *rest] for a in range(w.vocab_size) for rest in walked(w, b, k, (*h, a))]

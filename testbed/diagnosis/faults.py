@@ -72,10 +72,12 @@ def _unit_mean(records: list[dict[str, Any]]) -> str:
     bad = [r for r in records if r["excludes_1"]]
     if not bad:
         return ""
+    low = any(r["mean"] < 1 for r in bad)
     seen = "; ".join(f"{r['ratio']} in segment {r['segment']} has mean {r['mean']:.4f}, by {r['excludes_1']}" for r in bad)
     return (
         f"E[w] = 1 is rejected ({seen}): the recorded behavior is not the policy that drew these tokens. Look for a wrong "
         "weight version, a stale cache, log-probs before temperature or top-p, exchanged columns"
+        + ("; a mean below 1 also comes from a sampler that cannot draw all the target can" if low else "")
     )
 
 

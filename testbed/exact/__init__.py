@@ -5,13 +5,11 @@ from testbed._lazy import lazy_exports
 __getattr__, __dir__, __all__ = lazy_exports(
     __name__,
     {
-        "divergence_profile": ["divergence_profile"],
         "dynamic": ["markov_gradient", "markov_value", "state_distribution", "weight_growth"],
         "dynamic_moments": ["estimator_moments"],
         "gradients": ["exact_gradient"],
         "law": ["ExactLaw", "enumerate_law"],
-        "moments": ["Moments", "batch_statistic", "moments"],
-        "output_law": ["output_law"],
+        "moments": ["Moments", "batch_statistic"],
         "values": ["action_values", "prefix_law", "state_values"],
     },
 )

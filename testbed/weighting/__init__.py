@@ -11,7 +11,6 @@ __getattr__, __dir__, __all__ = lazy_exports(
         "registry": ["PLANNED", "RULES"],
         "rule": ["Rule"],
         "rules": ["weigh"],
-        "truncate": ["clamp", "truncate"],
         "weights": ["Weights"],
     },
 )

@@ -15,8 +15,8 @@ from testbed import (
     enumerate_law,
     exogenous_hazard,
     output_law,
-    rollout,
 )
+from testbed.rollout import rollout
 
 MU = tuple(TabularPolicy.random(2, 3, k) for k in range(2))
 PI = TabularPolicy.random(2, 3, 9)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
 from functools import lru_cache
 from itertools import permutations, product
 from math import comb
@@ -13,68 +12,24 @@ import sympy as sp
 import torch
 from torch import Tensor
 
-from testbed.core.choices import Chooser
 from testbed.estimators.gradient import gradient_terms
 from testbed.exact import inclusion
 from testbed.exact.gradients import exact_gradient
 from testbed.exact.law import ExactLaw
 from testbed.exact.moments import moments
-from testbed.exact.output_law import output_law
-from testbed.policies.tabular import TabularPolicy
 from testbed.rollout import clock
-from testbed.weighting.rules import weigh
 from theory.derivation import Derivation, Step
+from theory.length_cuts import Cut, Response, cut, first_m, law_of_kept, random_m
 from theory.planting import planted
 from theory.symbols import SymbolicWorld, symbolic_world
 from theory.theorem import Claim, Mutant, Quantities, Theorem
-from theory.worlds import STREAM, World, world
-
-Response = tuple[int, ...]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Cut:
-    """n on-policy responses start and m are kept; `loses` says whether some lengths are favoured (m < n, lengths differ)."""
-
-    name: str
-    world: World
-    n: int
-    m: int
-    loses: bool = True
-
-
-def cut(name: str, n: int, m: int, loses: bool = True, *, tokens: int = 2, horizon: int = 2, eos: int | None = 1) -> Cut:
-    """Build a world in which the sampler is the target, and the cut."""
-    pi = TabularPolicy.random(tokens, horizon, STREAM["s08"][name])
-    return Cut(name=name, world=world(name, tokens, horizon, eos=eos, target=pi, policies=(pi,)), n=n, m=m, loses=loses)
-
-
-def first_m(c: Cut, chooser: Chooser) -> tuple[tuple[Response, float], ...]:
-    """Kept responses of one batch with the weight their recorded ratios give."""
-    batch = clock.finished_first(c.world.env, c.world.schedule, c.n, c.m, chooser, target=c.world.target)
-    ratios = weigh("sequence_product", batch).value[:, 0].tolist()
-    rows = zip(batch.tokens.tolist(), batch.lengths.tolist(), ratios, strict=True)
-    return tuple(sorted((tuple(y[:k]), r) for y, k, r in rows))
-
-
-def random_m(c: Cut, chooser: Chooser) -> tuple[tuple[Response, float], ...]:
-    """Control: m of n responses kept at random, whenever they end."""
-    rows = clock.first_to_end(torch.zeros(c.n, dtype=torch.int64), c.m, chooser).tolist()
-    everything = first_m(Cut(name=c.name, world=c.world, n=c.n, m=c.n), chooser)
-    return tuple(everything[i] for i in rows)
+from theory.worlds import world
 
 
 def measure(c: Cut, sampler: Any = first_m) -> Quantities:
     """Law of a kept response by walking every choice of the sampler, against the inclusion formula."""
     law, pi = c.world.target_law, c.world.target
-    kept: Counter[Response] = Counter()
-    recorded: set[float] = set()
-    for batch, prob in output_law(lambda chooser: sampler(c, chooser)).items():
-        for y, ratio in batch:
-            kept[y] += prob / c.m
-            recorded.add(ratio)
-    rows = [tuple(y[:k]) for y, k in zip(law.batch.tokens.tolist(), law.batch.lengths.tolist(), strict=True)]
-    probs = torch.tensor([kept[y] for y in rows], dtype=torch.float64)
+    probs, recorded = law_of_kept(c, sampler)
     lengths, weight = law.batch.lengths, inclusion.inclusion_weights(law, c.n, c.m)
     selected = ExactLaw(batch=law.batch, log_prob=probs.log(), branch=law.branch)
 
@@ -83,7 +38,7 @@ def measure(c: Cut, sampler: Any = first_m) -> Quantities:
 
     incl = inclusion.inclusion_probabilities(inclusion.length_law(law), c.n, c.m)[lengths]
     found: dict[str, Any] = {
-        "ratios": sorted(recorded),
+        "ratios": recorded,
         "one": 1.0,
         "kept": probs,
         "kept_formula": law.probs * (c.n / c.m) * incl,
@@ -192,7 +147,7 @@ def instances() -> list[Cut]:
         cut("two_of_three", 3, 2),
         cut("three_tokens", 2, 1, tokens=3, eos=2),
         cut("all_kept", 2, 2, loses=False),
-        cut("one_started", 1, 1, loses=False, horizon=3),
+        cut("one_started", 1, 1, loses=False),
         cut("one_length", 2, 1, loses=False, eos=None),
     ]
 
@@ -200,6 +155,12 @@ def instances() -> list[Cut]:
 def all_kept() -> list[Cut]:
     """The cuts of the theorem with nothing cut."""
     return [Cut(name=c.name, world=c.world, n=2, m=2) for c in instances()[:2]]
+
+
+def others_draw() -> list[Cut]:
+    """A cut whose responses are drawn by another policy than the target."""
+    c = instances()[1]
+    return [Cut(name=c.name, world=world(c.name, 2, 2, eos=1, target=c.world.target, behaviors=1), n=c.n, m=c.m)]
 
 
 def ties_win(lengths: Tensor, n: int, m: int) -> Tensor:
@@ -240,6 +201,8 @@ THEOREM = Theorem(
         Mutant(name="random_m_kept", kind="hypothesis", breaks=("biased_law", "biased_gradient", *LAW_FORMULA),
                measure=lambda c: measure(c, random_m), on=("first_of_two", "two_of_three"),
                why="the selection ignores the lengths: no bias, and the inclusion weights would create one"),
+        Mutant(name="another_policy_draws", kind="hypothesis", breaks=("silent", *LAW_FORMULA), instances=others_draw,
+               why="off-policy: the recorded ratios differ from 1, and lengths have another law than the target's"),
         Mutant(name="ties_always_win", kind="bug", breaks=LAW_FORMULA, on=("two_of_three", "three_tokens"),
                plant=lambda: planted(inclusion, "inclusion_probabilities", lambda right: ties_win),
                why="Incl counts all that end with the m-th as kept; needs more ties than places"),

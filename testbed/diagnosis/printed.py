@@ -1,0 +1,212 @@
+"""The diagnosis as a reader meets it: each section begins with the one sentence to take away."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from testbed.diagnosis.sections import Section, number, share, with_interval
+
+
+def report_sections(record: dict[str, Any]) -> list[Section]:
+    """Sections of the record `diagnose` returns."""
+    return [
+        _batch(record["batch"]),
+        _checks(record["faults"]),
+        _gaps(record["gaps"]),
+        _unit_means(record["unit_means"]),
+        _products(record["products"]),
+        _rules(record["rules"]),
+        _readings(record["readings"]),
+    ]
+
+
+def _plural(count: int, word: str) -> str:
+    return f"{count} {word}" + ("" if count == 1 else "s")
+
+
+def _batch(facts: dict[str, Any]) -> Section:
+    says = (
+        f"{_plural(facts['responses'], 'response')} in {_plural(facts['groups'], 'group')}, {_plural(facts['tokens'], 'token')} "
+        f"(longest response {facts['longest']}), drawn in {_plural(len(facts['segments']), 'segment')} by "
+        f"{_plural(facts['behaviors'], 'behavior')}; mean reward {number(facts['mean_reward'])}."
+    )
+    return Section(title="BATCH", says=says)
+
+
+def _checks(faults: list[dict[str, Any]]) -> Section:
+    made = sum(1 for f in faults if f["kind"] == "fault")
+    broken = [f for f in faults if f["fired"] and f["kind"] == "fault"]
+    notes = [f for f in faults if f["fired"] and f["kind"] == "note"]
+    if broken:
+        says = f"Do not trust what follows yet: {len(broken)} of {made} checks of the recording failed."
+    else:
+        says = f"No sign of a recording fault in {made} checks" + (f"; {_plural(len(notes), 'note')}." if notes else ".")
+    remarks = [f"FAULT {f['check']}: {f['says']}." for f in broken] + [f"note {f['check']}: {f['says']}." for f in notes]
+    quiet = ", ".join(f["check"] for f in faults if not f["fired"])
+    return Section(title="CHECKS", says=says, remarks=[*remarks, f"Quiet: {quiet}."])
+
+
+def _segment(label: int | None) -> str:
+    return "all" if label is None else str(label)
+
+
+def _gaps(gaps: list[dict[str, Any]]) -> Section:
+    rows = []
+    for gap in gaps:
+        if "mean" not in gap:
+            rows.append((gap["gap"], _segment(gap["segment"]), number(gap["tokens"]), *["-"] * 7))
+            continue
+        rows.append(
+            (
+                gap["gap"],
+                _segment(gap["segment"]),
+                number(gap["tokens"]),
+                number(gap["mean"]),
+                number(gap["sd"]),
+                number(gap["kl_k1"]),
+                with_interval(gap["kl_k3"], gap["kl_k3_interval"]),
+                share(gap["share_far"]),
+                number(gap["quantiles"]["0.01"], 2),
+                number(gap["quantiles"]["0.99"], 2),
+            )
+        )
+    header = ("gap", "segment", "tokens", "mean", "sd", "KL k1", "KL k3 [95 %]", "|.|>0.1", "1 %", "99 %")
+    directions = {gap["gap"]: gap["direction"] for gap in gaps}
+    remarks = ["Nats per token; k1 and k3 estimate " + "; ".join(f"for {n}, {d}" for n, d in directions.items()) + "."]
+    total = [gap for gap in gaps if gap["gap"] == "total" and "largest" in gap]
+    if total:
+        top = max((gap["largest"] for gap in total), key=lambda largest: abs(largest["log_ratio"]))
+        remarks.append(
+            f"Largest: {number(top['log_ratio'])} at position {top['position']} of response {top['response']} "
+            "(both counted from 0, responses in the order of the file)."
+        )
+    impossible = sum(gap["impossible"] for gap in total if gap["segment"] is not None)
+    if impossible:
+        remarks.append(f"Left out: {_plural(impossible, 'token')} of target probability 0.")
+    return Section(title="TOKEN GAPS", says=_gap_conclusion(gaps), header=header, rows=rows, remarks=remarks)
+
+
+def _gap_conclusion(gaps: list[dict[str, Any]]) -> str:
+    by = {(gap["gap"], gap["segment"]): gap["kl_k3"] for gap in gaps if "kl_k3" in gap}
+    total = {segment: value for (name, segment), value in by.items() if name == "total" and segment is not None}
+    if not total:
+        return "No token is possible under the target."
+    worst = max(total, key=lambda segment: total[segment])
+    says = f"Target and behavior are farthest apart in segment {worst}, {number(total[worst])} nats per token"
+    pairs = {k: (by.get(("drift", k)), by.get(("mismatch", k))) for k in total}
+    parts = [
+        f"{'drift' if drift >= mismatch else 'mismatch'} is the larger part in segment {k} "
+        f"({number(max(drift, mismatch))} against {number(min(drift, mismatch))})"
+        for k, (drift, mismatch) in pairs.items()
+        if drift is not None and mismatch is not None
+    ]
+    if not parts:
+        return says + ("." if any(pair[0] is not None for pair in pairs.values()) else "; drift and mismatch cannot be "
+                       "told apart without `logp_proximal`.")  # fmt: skip
+    return says + "; " + ", ".join(parts) + "."
+
+
+def _unit_means(records: list[dict[str, Any]]) -> Section:
+    bad = [r for r in records if r["excludes_1"]]
+    level = 100 * records[0]["interval"]["level"] if records and records[0]["interval"] else 0
+    says = (
+        "The mean ratio is 1 within noise: nothing contradicts that the recorded behavior drew the tokens."
+        if not bad
+        else f"The mean ratio is not 1 in {_plural(len(bad), 'case')}: the recorded behavior did not draw these tokens."
+    )
+    rows = [
+        (
+            r["ratio"],
+            str(r["segment"]),
+            number(r["tokens"]),
+            with_interval(r["mean"], r["interval"], 4),
+            number(r["log10_e_value"]),
+            r["excludes_1"] or "no",
+        )
+        for r in records
+    ]
+    header = ("ratio", "segment", "tokens", f"mean [{level:.4g} %]", "log10 e-value", "excludes 1")
+    remark = (
+        "Interval: bootstrap over responses, for many of them; its level keeps all false alarms of this table together at "
+        "1 %. E-value: valid at every sample size, but blind to means below 1."
+    )
+    return Section(title="E[w] = 1?", says=says, header=header, rows=rows, remarks=[remark])
+
+
+def _products(products: list[dict[str, Any]]) -> Section:
+    last = products[-1]
+    raw, applied = last["raw"], last["applied"]
+    says = (
+        f"Correcting whole responses leaves {number(raw['ess'])} effective of {last['n']} (second moment "
+        f"{number(raw['second_moment'])}); a cap at {applied['cap']:g} shows {number(applied['ess'])}, which is less noise and "
+        "more bias, not more information."
+    )
+    rows = [
+        (
+            str(p["through_segment"]),
+            with_interval(p["raw"]["mean"], p["raw"]["mean_interval"]),
+            with_interval(p["raw"]["second_moment"], p["raw"]["second_moment_interval"]),
+            number(p["raw"]["chi2"]),
+            number(p["raw"]["renyi2"]),
+            number(p["raw"]["ess"]),
+            number(p["raw"]["pareto_k"], 2),
+            with_interval(p["applied"]["mean"], p["applied"]["mean_interval"], 2),
+            number(p["applied"]["ess"]),
+        )
+        for p in products
+    ]
+    header = ("k", "mean W_(k) [95 %]", "E W^2 [95 %]", "chi2", "D2", "ESS", "Pareto k", f"min(W,{applied['cap']:g})", "its ESS")
+    remarks = [
+        "W_(k): product of ratios through segment k; D2 = log E W^2, nats. Sample estimates: with heavy tails they are too "
+        "small, and the bootstrap intervals too short. The capped mean has an empirical Bernstein interval, valid at every n; "
+        "its expectation is at most 1."
+    ]
+    return Section(title="PRODUCTS THROUGH EACH SEGMENT", says=says, header=header, rows=rows, remarks=remarks)
+
+
+def _rules(effects: dict[str, Any]) -> Section:
+    rules = effects["rules"]
+    shift = {r["rule"]: r["mean_weight"] - r["mean_raw"] for r in rules}
+    most = max(shift, key=lambda name: abs(shift[name]))
+    noisiest = max(rules, key=lambda r: r["second_moment_applied"])
+    says = (
+        f"What a rule takes from the mean weight is bias, what it leaves of the second moment is noise: `{most}` moves the "
+        f"mean most ({shift[most]:+.2f}), `{noisiest['rule']}` keeps the largest second moment "
+        f"({number(noisiest['second_moment_applied'])})."
+    )
+    rows = [
+        (
+            r["rule"],
+            r["unit"],
+            share(r["acted_share"]),
+            with_interval(r["mean_weight"], r["mean_weight_interval"]),
+            number(r["excess"]),
+            number(r["raised"]),
+            number(r["second_moment_raw"]),
+            number(r["second_moment_applied"]),
+            share(r["ess_share_raw"]),
+            share(r["ess_share_applied"]),
+        )
+        for r in rules
+    ]
+    header = ("rule", "per", "acted on", "mean [95 %]", "excess", "raised", "E w^2", "applied", "ESS", "applied")
+    remarks = [
+        "acted on: share of tokens. excess: mean of (raw - applied)+, the truncation bias; raised: of (applied - raw)+. "
+        "E w^2 and ESS: raw, then applied. Default parameters (`rules` lists them)"
+        + "".join(f", {r['rule']} with cap {r['parameters']['cap']:g}" for r in rules if r["rule"] == "spire")
+        + f"; advantage of clip-type rules: {effects['advantage']}."
+    ]
+    for name, fields in effects["left_out"].items():
+        remarks.append(f"Left out: {name}, which needs " + ", ".join(f"`{field}`" for field in fields) + ".")
+    return Section(title="RULES", says=says, header=header, rows=rows, remarks=remarks, text=("per",))
+
+
+def _readings(found: dict[str, Any]) -> Section:
+    advised = next(r for r in found["readings"] if r["reading"] == found["advised"])
+    says = (
+        f"Unbiased for this batch: {advised['reading']} (rule `{advised['rule']}`, {', '.join(advised['theorems'])}), "
+        f"given {found['assumes']}."
+    )
+    rows = [(r["reading"], r["unbiased"], " ".join(r["theorems"]), r["because"]) for r in found["readings"]]
+    lines = [f"{name} | unbiased: {unbiased} | {ids} | {because}." for name, unbiased, ids, because in rows]
+    return Section(title="WHICH READING OF SPIRE APPLIES", says=says, remarks=[*lines, found["hedge"]])
