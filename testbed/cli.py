@@ -26,7 +26,9 @@ def diagnose(
     json: Json = None,
     seed: Annotated[int, typer.Option(help="Seed of the bootstrap intervals; nothing else is random.")] = 0,
 ) -> None:
-    """Say how far the policies of a run are apart and what each correction would do about it.
+    """Read a run's log-probs: gaps, weights, faults, rules.
+
+    Says how far the policies are apart and what each correction would do about it.
 
     FILE has one row per drawn token: sequence, position (0, 1, 2, ...), logp_behavior, logp_target (nats), reward; and,
     where recorded, token, segment, prompt, logp_proximal, version, engine, token_reward, action_value. Rows may also be
@@ -46,10 +48,15 @@ def diagnose(
 
 @app.command()
 def rules(
-    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="One rule, with everything known about it.")] = None,
+    name: Annotated[
+        str | None, typer.Argument(metavar="[NAME]", help="One rule, with everything known about it.")
+    ] = None,
     json: Json = None,
 ) -> None:
-    """List every weighting rule: granularity, parameters with defaults, theorems, source."""
+    """List the weighting rules and their defaults.
+
+    Each with granularity, parameters, theorems and source; NAME adds the formula and how frameworks differ.
+    """
     from testbed.diagnosis.rule_catalog import list_rules, one_rule
     from testbed.diagnosis.sections import print_sections
 
@@ -60,7 +67,10 @@ def rules(
 
 @app.command()
 def sample() -> None:
-    """Print where the bundled rollouts are; `diagnose sample` reads them."""
+    """Print the path of the bundled rollouts.
+
+    `diagnose sample` reads them as well.
+    """
     typer.echo(_sample_path())
 
 
@@ -78,4 +88,6 @@ def _write(path: Path | None, result: dict[str, Any], seed: int | None) -> None:
     try:
         RunRecord(result=result, provenance=provenance(seed)).save(path)
     except OSError as error:
-        raise InputError("`--json` must name a file that can be written", found=f"'{path}': {error.strerror}") from error
+        raise InputError(
+            "`--json` must name a file that can be written", found=f"'{path}': {error.strerror}"
+        ) from error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Annotated
 
@@ -17,6 +18,7 @@ app = typer.Typer(
 Ids = Annotated[list[str] | None, typer.Argument(metavar="[ID]...", help="Catalogue ids such as S4; none means all.")]
 Json = Annotated[Path | None, typer.Option("--json", metavar="PATH", help="Write the records here as JSON.")]
 Jobs = Annotated[int, typer.Option("--jobs", "-j", min=1, help="Worker processes.")]
+JOBS = min(2, os.cpu_count() or 1)  # two workers halve the wait; more pay their imports with less to do
 Seed = Annotated[int, typer.Option("--seed", help="Seed of the sampled checks; the exact ones have none.")]
 
 
@@ -25,7 +27,7 @@ def verify(
     ids: Ids = None,
     json: Json = None,
     no_mutants: Annotated[bool, typer.Option("--no-mutants", help="Do not run the mutants.")] = False,
-    jobs: Jobs = 1,
+    jobs: Jobs = JOBS,
     seed: Seed = 0,
 ) -> None:
     """Decide theorems. Exit 0 if and only if all are decided as catalogued and every mutant is killed."""
@@ -50,7 +52,7 @@ def break_(
     mutant: Annotated[str | None, typer.Argument(metavar="ID[:MUTANT]", help="For instance S2:labels_shifted.")] = None,
     all_: Annotated[bool, typer.Option("--all", help="Run every mutant of every theorem.")] = False,
     json: Json = None,
-    jobs: Jobs = 1,
+    jobs: Jobs = JOBS,
 ) -> None:
     """Drop a hypothesis or plant a bug. Prints REFUTED with the margin and exits 1; exits 3 if a mutant survives."""
     from theory.run import break_some

@@ -31,7 +31,9 @@ class Cut:
     loses: bool = True
 
 
-def cut(name: str, n: int, m: int, loses: bool = True, *, tokens: int = 2, horizon: int = 2, eos: int | None = 1) -> Cut:
+def cut(
+    name: str, n: int, m: int, loses: bool = True, *, tokens: int = 2, horizon: int = 2, eos: int | None = 1
+) -> Cut:
     """Build a world in which the sampler is the target, and the cut."""
     pi = TabularPolicy.random(tokens, horizon, STREAM["cut"][name], scale=0.5)
     return Cut(name=name, world=world(name, tokens, horizon, eos=eos, target=pi, policies=(pi,)), n=n, m=m, loses=loses)
@@ -53,7 +55,14 @@ def random_m(c: Cut, chooser: Chooser) -> Kept:
 
 
 def law_of_kept(c: Cut, sampler: Callable[[Cut, Chooser], Kept] = first_m) -> tuple[Tensor, list[float]]:
-    """Probability of each response of the target's law to be a kept one, and all weights that were recorded."""
+    """Probability that a kept response is each one of the target's law, and all weights that were recorded.
+
+    Examples
+    --------
+    >>> probs, recorded = law_of_kept(cut("example", 2, 1))
+    >>> round(float(probs.sum()), 12), [round(r, 12) for r in recorded]
+    (1.0, [1.0])
+    """
     probs: Counter[Response] = Counter()
     recorded: set[float] = set()
     for batch, prob in output_law(lambda chooser: sampler(c, chooser)).items():

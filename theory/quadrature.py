@@ -35,16 +35,15 @@ def log_normal_integrals(sigma: float, cap: float) -> Integrals:
     kink = math.log(cap) / sigma + sigma / 2
 
     def under(power: int, low: float, high: float, shift: float = 0.0) -> float:
-        peak = power * sigma  # of W^power times the density
+        peak = power * sigma  # where W^power times the density is largest
         low, high = max(low, peak - REACH), min(high, max(peak, low) + REACH)
-        scale = math.exp(power * (power - 1) * sigma**2 / 2)
 
         def integrand(z: float) -> float:
-            return (1.0 - shift * math.exp(sigma**2 / 2 - sigma * z)) * math.exp(-((z - peak) ** 2) / 2)
+            log_w = sigma * z - sigma**2 / 2
+            return (1.0 - shift * math.exp(-log_w)) * math.exp(power * log_w - z**2 / 2)
 
         middle = min(max(peak, low), high)
-        both = _integral(integrand, low, middle) + _integral(integrand, middle, high)
-        return scale * both / math.sqrt(2 * math.pi)
+        return (_integral(integrand, low, middle) + _integral(integrand, middle, high)) / math.sqrt(2 * math.pi)
 
     tail = under(0, kink, math.inf)
     mean, second = (under(k, -math.inf, kink) + cap**k * tail for k in (1, 2))

@@ -26,7 +26,7 @@ P = sp.Symbol("p", positive=True)  # target's probability of a word
 M = sp.Symbol("m", positive=True)  # behavior's
 R = sp.Symbol("r", positive=True)  # their ratio
 PREFIX = "smollm2_"
-CHOICE = ((0, "v1_f32"), (6, "v0_bf16"), (11, "v1_int8w"), (2, "v1_int8_dynamic"))  # almost equal ... heavy tail
+CHOICE = ((11, "v1_int8w"), (6, "v0_bf16"), (2, "v1_int8_dynamic"))  # nearly on-policy, stale, heavy-tailed
 
 
 @lru_cache(maxsize=1)
@@ -34,7 +34,6 @@ def _laws() -> RecordedLaws:
     return next_token_laws()
 
 
-@lru_cache(maxsize=64)
 def real_law(position: int, behavior: str) -> World:
     """Build the one-token world of a recorded position (0 to 11): reward 1 for the word the target finds likeliest.
 

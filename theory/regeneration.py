@@ -64,7 +64,18 @@ def regenerating(w: World, decide: Decision, chooser: Chooser) -> Output:
 
 
 def regenerated_law(w: World, decide: Decision) -> ExactLaw:
-    """Law of what the sampler returns, every token with the log-prob its own behaviour recorded."""
+    """Law of what the sampler returns, every token with the log-prob its own behaviour recorded.
+
+    `branch` is 1 where the suffix was regenerated.
+
+    Examples
+    --------
+    >>> from testbed import cuts
+    >>> from theory.worlds import world
+    >>> law = regenerated_law(world("example", 2, 2, cuts((1,)), rewards=[1.0, 0.0, 0.0, 1.0]), finished_draft_failed)
+    >>> bool((law.batch.reward[law.branch == 0] == 1).all()), bool((law.batch.reward[law.branch == 1] == 0).any())
+    (True, True)
+    """
     probs = output_law(lambda chooser: regenerating(w, decide, chooser))
     sources = [
         (flag, enumerate_law(w.env, w.target, s).batch)
@@ -73,8 +84,11 @@ def regenerated_law(w: World, decide: Decision) -> ExactLaw:
     batches, log_probs, branches = [], [], []
     for flag, batch in sources:
         rows = [tuple(y[:n]) for y, n in zip(batch.tokens.tolist(), batch.lengths.tolist(), strict=True)]
-        held = [i for i, y in enumerate(rows) if (y, flag) in probs]
+        held = torch.tensor([(y, flag) in probs for y in rows])
+        kept = [probs[y, flag] for y in rows if (y, flag) in probs]
         batches.append(batch.select(held))
-        log_probs.append(torch.tensor([probs[rows[i], flag] for i in held], dtype=torch.float64).log())
-        branches.append(torch.full((len(held),), int(flag)))
-    return ExactLaw(batch=SegmentedBatch.concatenated(batches), log_prob=torch.cat(log_probs), branch=torch.cat(branches))
+        log_probs.append(torch.tensor(kept, dtype=torch.float64).log())
+        branches.append(torch.full((len(kept),), int(flag)))
+    return ExactLaw(
+        batch=SegmentedBatch.concatenated(batches), log_prob=torch.cat(log_probs), branch=torch.cat(branches)
+    )

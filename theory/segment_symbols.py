@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import sympy as sp
 
+from testbed.policies.schedule import cuts
+from testbed.policies.tabular import TabularPolicy
 from theory.symbols import Prefix, SymbolicWorld
+from theory.worlds import STREAM, World, one_hot_policy, standard_worlds, world
 
 
 def ends(w: SymbolicWorld, y: Prefix, branch: int, k: int) -> int:
@@ -36,15 +39,22 @@ def second_moment(w: SymbolicWorld, k: int) -> sp.Expr:
     return sp.Add(*[prob * w.weight(y, b, ends(w, y, b, k)) ** 2 for b, y, prob in w.draws()])
 
 
-def levels(w: SymbolicWorld, b: int, k: int, h: Prefix) -> list[tuple[sp.Expr, sp.Expr, sp.Expr, sp.Expr, sp.Expr]]:
-    """Per token of segment k from h, sums over histories g: mu W^2, times d2, times log d2; mu W, times KL."""
-    out, frozen, frozen_pi = [], sp.Integer(0), sp.Integer(0)
+def walked(w: SymbolicWorld, b: int, k: int, h: Prefix) -> list[list[tuple[Prefix, int]]]:
+    """All ways through segment k from h: the (history, token) pairs of each."""
+    if len(h) == w.horizon or (w.eos is not None and w.eos in h) or w.branches[b][h] != k:
+        return [[]]
+    return [[(h, a), *rest] for a in range(w.vocab_size) for rest in walked(w, b, k, (*h, a))]
+
+
+def levels(w: SymbolicWorld, b: int, k: int, h: Prefix) -> list[tuple[sp.Expr, sp.Expr, sp.Expr, sp.Expr]]:
+    """Per token of segment k from h, sums over histories g of mu W^2, mu W^2 d2, mu W^2 log d2 and pi KL."""
+    out, frozen = [], sp.Integer(0)
     active: dict[Prefix, tuple[sp.Expr, sp.Expr]] = {h: (sp.Integer(1), sp.Integer(1))}
     while True:
         going = {}
         for g, (square, plain) in active.items():
             if len(g) == w.horizon or (w.eos is not None and w.eos in g) or w.branches[b][g] != k:
-                frozen, frozen_pi = frozen + square, frozen_pi + plain
+                frozen += square
             else:
                 going[g] = (square, plain)
         if not going:
@@ -56,7 +66,6 @@ def levels(w: SymbolicWorld, b: int, k: int, h: Prefix) -> list[tuple[sp.Expr, s
             frozen + sp.Add(*[s for s, _ in going.values()]),
             frozen + sp.Add(*[s * d2[g] for g, (s, _) in going.items()]),
             sp.Add(*[s * sp.log(d2[g]) for g, (s, _) in going.items()]),
-            frozen_pi + sp.Add(*[q for _, q in going.values()]),
             sp.Add(*[q * divergence[g] for g, (_, q) in going.items()]),
         ))  # fmt: skip
         active = {
@@ -65,8 +74,15 @@ def levels(w: SymbolicWorld, b: int, k: int, h: Prefix) -> list[tuple[sp.Expr, s
         }  # fmt: skip
 
 
-def walked(w: SymbolicWorld, b: int, k: int, h: Prefix) -> list[list[tuple[Prefix, int]]]:
-    """All ways through segment k from h: the (history, token) pairs of each."""
-    if len(h) == w.horizon or (w.eos is not None and w.eos in h) or w.branches[b][h] != k:
-        return [[]]
-    return [[(h, a), *rest] for a in range(w.vocab_size) for rest in walked(w, b, k, (*h, a))]
+def small_worlds() -> list[World]:
+    """Shared worlds with the larger shapes replaced by smaller ones of the same kind, for chains over all histories."""
+    kept = ("two_segments", "stopping_time", "three_tokens", "one_token", "one_segment")
+    mu = TabularPolicy.random(2, 2, STREAM["short_on_policy"]["target"])
+    return [
+        *[w for w in standard_worlds() if w.name in kept],
+        world("short_end_token", 2, 3, cuts((1,)), eos=1),
+        world("short_exogenous", 2, 2, hazard=0.3),
+        world("short_on_policy", 2, 2, cuts((1,)), target=mu, policies=(mu, mu)),
+        world("short_deterministic", 2, 2, cuts((1,)), target=one_hot_policy(2, 2, "short_deterministic")),
+        world("short_empty_segment", 2, 2, lambda prefix: 2 * (len(prefix) >= 1), behaviors=3),
+    ]

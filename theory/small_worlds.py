@@ -20,8 +20,7 @@ from theory.derivation import Derivation
 from theory.symbols import symbolic_world
 from theory.worlds import STREAM, World, one_hot_policy, standard_worlds, world
 
-
-RESPONSES = 4  # number of responses up to which a derivation over symbols is run
+RESPONSES, BEHAVIORS = 4, 2  # number of responses and of behaviours up to which a derivation over symbols is run
 
 
 def small_worlds(tag: str = "", **options: bool) -> list[World]:
@@ -78,12 +77,14 @@ def along(batch: SegmentedBatch, table: Tensor) -> Tensor:
     return table[node_index(batch.tokens, table.shape[1]), batch.tokens]
 
 
-def derived_if_small(instance: World, derivation: Callable[[tuple[Any, ...]], Derivation], responses: int = RESPONSES) -> Derivation:
+def derived_if_small(
+    instance: World, derivation: Callable[[tuple[Any, ...]], Derivation], responses: int = RESPONSES
+) -> Derivation:
     """Return the derivation of the instance's shape, or one without steps where symbols would take seconds.
 
     Instances above the limit are decided by enumeration alone.
     """
-    if instance.env.vocab_size**instance.env.horizon <= responses:
+    if instance.env.vocab_size**instance.env.horizon <= responses and len(instance.behaviors) <= BEHAVIORS:
         return derivation(instance.shape)
     w = symbolic_world(instance.shape)
     return Derivation((), w.point, w.bind)

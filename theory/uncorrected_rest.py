@@ -30,8 +30,9 @@ def difference(instance: World, reading: str, posterior: bool = False) -> Tensor
     """D [N, V]: continuation's Q averaged over the noise (a priori, or as a mutant given h and y) minus Q of the target."""
     env, branches = instance.env, instance.schedule.branches()
     values = torch.stack([continuation(instance, reading, s) for _, s in branches])
-    odds = torch.stack([p * (prefix_law(env, s)[:, None] * behavior_table(env, s).exp() if posterior else torch.ones_like(values[0]))
-                        for p, s in branches])
+    odds = torch.stack([torch.full_like(values[0], p) for p, _ in branches])
+    if posterior:
+        odds = odds * torch.stack([prefix_law(env, s)[:, None] * behavior_table(env, s).exp() for _, s in branches])
     total = odds.sum(0)
     average = (odds * values).sum(0) / torch.where(total > 0, total, 1.0)
     return average - action_values(env, instance.target)
@@ -84,10 +85,11 @@ def bias_chain(w: SymbolicWorld, reading: str) -> list[Step]:
     steps = [
         Step("definition", [s - g for s, g in zip(stated, gradient, strict=True)], f"{what} times score times terminal reward, "
              "minus J differentiated", quantity=f"{reading}_bias", tex=rf"E_\mu\Big[\sum_t {symbol} s_t R\Big] - \nabla J"),
-        Step("ratios", [s.subs(w.rho_definition()) - g for s, g in zip(stated, gradient, strict=True)],
-             f"rho = pi/mu_S cancels mu over {what}", tex=r"\sum_{\xi, y} P(\xi) \sum_t \pi(\cdot)\, \mu(\text{rest})\, s_t R - \nabla J"),
+        Step("ratios", [s.xreplace(w.rho_definition()) - g for s, g in zip(stated, gradient, strict=True)],
+             f"rho = pi/mu_S cancels mu over {what}",
+             tex=r"\sum_{\xi, y} P(\xi) \sum_t \pi(\cdot)\, \mu(\text{rest})\, s_t R - \nabla J"),
         Step("continuation", [s - g for s, g in zip(on_policy(averaged), gradient, strict=True)],
-             "the rest stays the sampler's: summed out it is Q of the continuation; pi does not depend on xi, so xi keeps its prior",
+             "the rest stays the sampler's and sums to its Q; pi does not depend on xi, so xi keeps its prior",
              tex=r"\sum_t \sum_{h_t, y_t} \pi(h_t) \pi(y_t \mid h_t)\, s_t\, E_\xi[Q^{\mu_\xi}(h_t, y_t)] - \nabla J"),
         Step("policy_gradient_theorem", predicted, "grad J is the same sum with Q of the target",
              quantity=f"{reading}_predicted", tex=r"E_\pi\Big[\sum_t s_t D(h_t, y_t)\Big],\ D = E_\xi[Q^{\mu_\xi}] - Q^\pi"),
@@ -98,8 +100,8 @@ def bias_chain(w: SymbolicWorld, reading: str) -> list[Step]:
         for h, c in w.parameters
     ]
     steps.append(
-        Step("per_logit", per_logit, "tabular: no other prefix touches the logit (h, a), so the bias is 0 iff D(h, .) equals its own "
-             "mean at every token and prefix the target reaches", quantity=f"{reading}_per_logit",
+        Step("per_logit", per_logit, "tabular: no other prefix touches the logit (h, a), so the bias is 0 iff D(h, .) equals "
+             "its own mean at every token and prefix the target reaches", quantity=f"{reading}_per_logit",
              tex=r"P_\pi(h)\, \pi(a \mid h)\, \big(D(h, a) - E_{a' \sim \pi}[D(h, a')]\big)")
     )
     return steps

@@ -8,6 +8,7 @@ __getattr__, __dir__, __all__ = lazy_exports(
         "batch": ["BatchFacts", "SegmentedBatch"],
         "choices": ["Chooser", "KeyedChooser", "RandomChooser", "ReplayChooser"],
         "errors": ["InputError", "MissingField", "TooLarge"],
+        "missing_log_probs": ["resolve_missing"],
         "records": ["RunRecord", "provenance", "write_json_atomic"],
         "seeds": ["SeedTree"],
     },

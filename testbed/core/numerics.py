@@ -10,6 +10,8 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from testbed.core.shapes import require_shape
+
 LONG_SUM = 256  # sums over more terms than this are accumulated in float64
 
 
@@ -27,11 +29,14 @@ def upcast(x: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
 def masked_sum(x: Float[Tensor, "..."], mask: Bool[Tensor, "..."], dim: int | None = None) -> Float[Tensor, "..."]:
     """Sum x where mask is True; 0 where nothing is selected. Keeps the graph, ignores whatever stands off the mask.
 
+    The two must have one shape: [B, 1] against [B] would sum B * B terms.
+
     Examples
     --------
     >>> masked_sum(torch.tensor([1.0, float("nan")]), torch.tensor([True, False]))
     tensor(1.)
     """
+    require_shape("mask", mask, tuple(x.shape))
     kept = torch.where(mask, x, torch.zeros((), dtype=x.dtype, device=x.device))
     length = x.numel() if dim is None else x.shape[dim]
     wide = torch.float64 if length > LONG_SUM and x.dtype == torch.float32 else x.dtype
@@ -63,6 +68,7 @@ def safe_exp(log_w: Float[Tensor, "..."], mask: Bool[Tensor, "..."]) -> tuple[Fl
     >>> safe_exp(torch.tensor([0.0, 1e4, 1e4]), torch.tensor([True, True, False]))
     (tensor([1., inf, 0.]), 1)
     """
+    require_shape("mask", mask, tuple(log_w.shape))
     w = torch.where(mask, log_w, torch.full((), float("-inf"), dtype=log_w.dtype, device=log_w.device)).exp()
     return w, int(torch.isinf(w).sum())
 

@@ -8,6 +8,7 @@ first offender as the file numbers them.
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -76,7 +77,9 @@ def load_dump(
         if name not in table.names:
             raise missing_column(field, name, table.names)
     for field, names in OPTIONAL.items():
-        columns.update({field: name for name in reversed(names) if name in table.names})
+        present = [name for name in names if name in table.names]
+        if present:
+            columns[field] = present[0]
     raw = flat_fields(table, columns)
     clean = {field: _as_numbers(field, columns.get(field, field), values) for field, values in raw.items()}
     row = _appearance(clean["sequence"])
@@ -191,7 +194,11 @@ def _batch(clean: dict[str, np.ndarray], row: np.ndarray, first: np.ndarray, str
         return torch.from_numpy(out)
 
     flat_zero = np.zeros(len(row), dtype=np.int64)
-    optional = ("logp_proximal", "version", "engine", "token_reward", "action_value")
+    optional: dict[str, Any] = {
+        field: padded(clean[field])
+        for field in ("logp_proximal", "version", "engine", "token_reward", "action_value")
+        if field in clean
+    }
     return SegmentedBatch(
         tokens=padded(clean.get("token", flat_zero)),
         mask=padded(np.ones(len(row), dtype=np.bool_)),
@@ -201,5 +208,5 @@ def _batch(clean: dict[str, np.ndarray], row: np.ndarray, first: np.ndarray, str
         reward=torch.from_numpy(clean["reward"][first]),
         group=torch.from_numpy(clean["group"][first] if "group" in clean else np.arange(len(first))),
         strict=strict,
-        **{field: padded(clean[field]) for field in optional if field in clean},
+        **optional,
     )

@@ -6,7 +6,6 @@ A *fault* means that some recorded number is not what its name says, so that no 
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import torch
@@ -39,10 +38,10 @@ def fault_records(
         ("shift_by_one", "fault", _shifted(batch)),
         ("label_mixture", "fault", _mixed_labels(batch)),
         ("filled_with_zero", "fault", _filled(batch)),
-        ("support_mismatch", "fault", _support(batch)),
+        ("support_mismatch", "note", _support(batch)),
         ("low_precision", "note", _low_precision(batch)),
         ("clipped", "note", _clipped(batch)),
-        ("driven_by_length", "note", _length(batch)),
+        ("large_products", "note", _large_products(batch)),
         ("heavy_tail", "note", _tail(products)),
     ]
     return [{"check": name, "kind": kind, "fired": bool(says), "says": says} for name, kind, says in checks]
@@ -59,12 +58,17 @@ def _zero_variance(batch: SegmentedBatch) -> str:
     if batch.logp_proximal is not None and not found:
         copied = (batch.logp_proximal == batch.logp_behavior) | ~batch.mask
         if bool(copied.all()):
-            return "`logp_proximal` equals `logp_behavior` everywhere: one was copied from the other, mismatch is hidden"
+            return (
+                "`logp_proximal` equals `logp_behavior` everywhere: one was copied from the other, mismatch is hidden"
+            )
     if not found:
         return ""
     return (
-        "the ratio target/behavior has zero variance in " + ", ".join(found) + ": either no update and no numerical "
-        "difference lies between them, or the behavior's log-probs were recomputed with the target's weights"
+        "the ratio target/behavior has zero variance in "
+        + ", ".join(found)
+        + ": at 0 nats either nothing lies between "
+        "the two, no update and no other arithmetic, or the behavior's log-probs were recomputed with the target's weights; "
+        "at another value the two are no policies that differ by training"
     )
 
 
@@ -73,7 +77,9 @@ def _unit_mean(records: list[dict[str, Any]]) -> str:
     if not bad:
         return ""
     low = any(r["mean"] < 1 for r in bad)
-    seen = "; ".join(f"{r['ratio']} in segment {r['segment']} has mean {r['mean']:.4f}, by {r['excludes_1']}" for r in bad)
+    seen = "; ".join(
+        f"{r['ratio']} in segment {r['segment']} has mean {r['mean']:.4f}, by {r['excludes_1']}" for r in bad
+    )
     return (
         f"E[w] = 1 is rejected ({seen}): the recorded behavior is not the policy that drew these tokens. Look for a wrong "
         "weight version, a stale cache, log-probs before temperature or top-p, exchanged columns"
@@ -85,7 +91,9 @@ def _negative(records: list[dict[str, Any]]) -> str:
     if not records:
         return ""
     seen = "; ".join(f"{r['direction']} in segment {r['segment']}: {r['kl_k1']:.3g} nats per token" for r in records)
-    return f"a divergence estimate is below 0 beyond noise ({seen}): are the columns of target and behavior exchanged?"
+    return (
+        f"a divergence estimate is below 0 beyond noise ({seen}): the columns of target and behavior may be exchanged"
+    )
 
 
 def _shifted(batch: SegmentedBatch) -> str:
@@ -122,7 +130,9 @@ def _mixed_labels(batch: SegmentedBatch) -> str:
             kinds = recorded[selected].unique()
             if label is not None and name == "engine" and len(kinds) > 1:
                 found.append(f"segment {label} has tokens of {len(kinds)} engines or behaviors")
-        step = batch.mask[:, 1:] & (recorded[:, 1:] != recorded[:, :-1]) & (batch.segment[:, 1:] == batch.segment[:, :-1])
+        step = (
+            batch.mask[:, 1:] & (recorded[:, 1:] != recorded[:, :-1]) & (batch.segment[:, 1:] == batch.segment[:, :-1])
+        )
         if name == "version" and bool(step.any()):
             found.append(f"the version changes inside a segment of {int(step.any(1).sum())} responses")
     if not found:
@@ -134,12 +144,19 @@ def _filled(batch: SegmentedBatch) -> str:
     count = int((batch.mask & (batch.logp_behavior == 0) & (batch.logp_target < NOT_CERTAIN)).sum())
     if not count:
         return ""
-    return f"{count} tokens have behavior log-prob exactly 0 but are uncertain under the target: missing values filled with 0?"
+    return (
+        f"tokens with behavior log-prob exactly 0 that the target finds uncertain: {count}; missing values may have been "
+        "filled with 0"
+    )
 
 
 def _support(batch: SegmentedBatch) -> str:
     count = batch.facts.support_mismatches
-    return f"{count} drawn tokens have probability 0 under the target: their weight is 0, and so is any product" * bool(count)
+    if not count:
+        return ""
+    return (
+        f"drawn tokens with probability 0 under the target: {count}; their weight is 0, and so is any product with them"
+    )
 
 
 def _low_precision(batch: SegmentedBatch) -> str:
@@ -152,20 +169,23 @@ def _clipped(batch: SegmentedBatch) -> str:
     return f"log-probs just above 0 were set to 0: {counts}" * bool(counts)
 
 
-def _length(batch: SegmentedBatch) -> str:
-    """Large products made of small gaps: the length does it, not the tokens."""
+def _large_products(batch: SegmentedBatch) -> str:
+    """Large products of small gaps are made by the length; others by a few tokens."""
     ratio = log_ratios(batch).double()
     possible = batch.mask & ~torch.isneginf(ratio)
     total = torch.where(possible, ratio, 0.0).sum(1).abs()
-    largest = torch.where(possible, ratio.abs(), 0.0).amax(1) if batch.horizon else total
     far = total > FAR
-    if not bool(far.any()) or float((largest[far] / total[far]).median()) >= 0.5:
+    if not bool(far.any()):
         return ""
-    gap = math.expm1(float((total[far] / batch.lengths[far]).median()))
-    return (
-        f"{int(far.sum())} of {batch.batch_size} response products are beyond a factor e from 1, driven by length, per-token "
-        f"gap {100 * gap:.2g} %: in most of them no single token makes up half of it"
-    )
+    largest = torch.where(possible, ratio.abs(), 0.0).amax(1)
+    part = float((largest[far] / total[far]).median())
+    gap = float((total[far] / batch.lengths[far]).median().expm1())
+    many = f"{int(far.sum())} of {batch.batch_size} response products are beyond a factor e from 1, "
+    if part < 0.5:
+        return (
+            many + f"driven by length, per-token gap {100 * gap:.2g}%: no single token makes up half of a typical one"
+        )
+    return many + f"driven by single tokens: the largest one makes up {min(part, 1):.0%} of a typical one"
 
 
 def _tail(products: list[dict[str, Any]]) -> str:

@@ -45,10 +45,13 @@ def from_token_rows(read: dict[str, Column], columns: dict[str, str], names: lis
     size = len(read["logp_behavior"].values)
     for field, column in read.items():
         if column.lengths is not None:
-            raise InputError(f"column `{columns[field]}` must hold one value per row", found="lists in some columns only")
+            raise InputError(
+                f"column `{columns[field]}` must hold one value per row", found="lists in some columns only"
+            )
         if len(column.values) != size:
             raise InputError(
-                "all columns must have one length", found=f"{len(column.values)} in `{columns[field]}`, {size} log-probs"
+                "all columns must have one length",
+                found=f"{len(column.values)} in `{columns[field]}`, {size} log-probs",
             )
     return {field: column.values for field, column in read.items()}
 

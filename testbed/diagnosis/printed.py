@@ -6,6 +6,9 @@ from typing import Any
 
 from testbed.diagnosis.sections import Section, number, share, with_interval
 
+MOST_COLUMNS = 3  # segments shown beside each other
+ABBREVIATED = {"token": "token", "segment": "seg", "response": "resp"}
+
 
 def report_sections(record: dict[str, Any]) -> list[Section]:
     """Sections of the record `diagnose` returns."""
@@ -38,10 +41,14 @@ def _checks(faults: list[dict[str, Any]]) -> Section:
     broken = [f for f in faults if f["fired"] and f["kind"] == "fault"]
     notes = [f for f in faults if f["fired"] and f["kind"] == "note"]
     if broken:
-        says = f"Do not trust what follows yet: {len(broken)} of {made} checks of the recording failed."
+        says = f"Look at the recording before the rest: {len(broken)} of {made} checks failed."
     else:
-        says = f"No sign of a recording fault in {made} checks" + (f"; {_plural(len(notes), 'note')}." if notes else ".")
-    remarks = [f"FAULT {f['check']}: {f['says']}." for f in broken] + [f"note {f['check']}: {f['says']}." for f in notes]
+        says = f"No sign of a recording fault in {made} checks" + (
+            f"; {_plural(len(notes), 'note')}." if notes else "."
+        )
+    remarks = [f"FAULT {f['check']}: {f['says']}." for f in broken] + [
+        f"note {f['check']}: {f['says']}." for f in notes
+    ]
     quiet = ", ".join(f["check"] for f in faults if not f["fired"])
     return Section(title="CHECKS", says=says, remarks=[*remarks, f"Quiet: {quiet}."])
 
@@ -54,7 +61,7 @@ def _gaps(gaps: list[dict[str, Any]]) -> Section:
     rows = []
     for gap in gaps:
         if "mean" not in gap:
-            rows.append((gap["gap"], _segment(gap["segment"]), number(gap["tokens"]), *["-"] * 7))
+            rows.append((gap["gap"], _segment(gap["segment"]), number(gap["tokens"]), *["-"] * 4))
             continue
         rows.append(
             (
@@ -63,16 +70,17 @@ def _gaps(gaps: list[dict[str, Any]]) -> Section:
                 number(gap["tokens"]),
                 number(gap["mean"]),
                 number(gap["sd"]),
-                number(gap["kl_k1"]),
-                with_interval(gap["kl_k3"], gap["kl_k3_interval"]),
+                with_interval(gap["kl_k3"], gap["kl_k3_interval"], 2),
                 share(gap["share_far"]),
-                number(gap["quantiles"]["0.01"], 2),
-                number(gap["quantiles"]["0.99"], 2),
             )
         )
-    header = ("gap", "segment", "tokens", "mean", "sd", "KL k1", "KL k3 [95 %]", "|.|>0.1", "1 %", "99 %")
+    header = ("gap", "seg", "tokens", "mean", "sd", "KL [95%]", "|.|>0.1")
     directions = {gap["gap"]: gap["direction"] for gap in gaps}
-    remarks = ["Nats per token; k1 and k3 estimate " + "; ".join(f"for {n}, {d}" for n, d in directions.items()) + "."]
+    remarks = [
+        "Nats per token. KL is k3 (k1 is minus the mean); it estimates "
+        + "; ".join(f"for {name}, {direction}" for name, direction in directions.items())
+        + "."
+    ]
     total = [gap for gap in gaps if gap["gap"] == "total" and "largest" in gap]
     if total:
         top = max((gap["largest"] for gap in total), key=lambda largest: abs(largest["log_ratio"]))
@@ -108,7 +116,7 @@ def _gap_conclusion(gaps: list[dict[str, Any]]) -> str:
 
 def _unit_means(records: list[dict[str, Any]]) -> Section:
     bad = [r for r in records if r["excludes_1"]]
-    level = 100 * records[0]["interval"]["level"] if records and records[0]["interval"] else 0
+    level = 100 * records[0]["level"]
     says = (
         "The mean ratio is 1 within noise: nothing contradicts that the recorded behavior drew the tokens."
         if not bad
@@ -125,10 +133,10 @@ def _unit_means(records: list[dict[str, Any]]) -> Section:
         )
         for r in records
     ]
-    header = ("ratio", "segment", "tokens", f"mean [{level:.4g} %]", "log10 e-value", "excludes 1")
+    header = ("ratio", "seg", "tokens", f"mean [{level:.4g}%]", "log10 e", "excludes 1")
     remark = (
         "Interval: bootstrap over responses, for many of them; its level keeps all false alarms of this table together at "
-        "1 %. E-value: valid at every sample size, but blind to means below 1."
+        "1%. E-value: valid at every sample size, but blind to means below 1."
     )
     return Section(title="E[w] = 1?", says=says, header=header, rows=rows, remarks=[remark])
 
@@ -136,31 +144,37 @@ def _unit_means(records: list[dict[str, Any]]) -> Section:
 def _products(products: list[dict[str, Any]]) -> Section:
     last = products[-1]
     raw, applied = last["raw"], last["applied"]
-    says = (
-        f"Correcting whole responses leaves {number(raw['ess'])} effective of {last['n']} (second moment "
-        f"{number(raw['second_moment'])}); a cap at {applied['cap']:g} shows {number(applied['ess'])}, which is less noise and "
-        "more bias, not more information."
+    kept = f"Correcting whole responses leaves {number(raw['ess'])} effective of {last['n']}"
+    says = f"{kept} (second moment {number(raw['second_moment'])}); " + (
+        f"a cap at {applied['cap']:g} shows {number(applied['ess'])}, which is less noise and more bias, not more information."
+        if raw["largest"] > applied["cap"]
+        else f"no product exceeds {applied['cap']:g}."
     )
-    rows = [
-        (
-            str(p["through_segment"]),
-            with_interval(p["raw"]["mean"], p["raw"]["mean_interval"]),
-            with_interval(p["raw"]["second_moment"], p["raw"]["second_moment_interval"]),
-            number(p["raw"]["chi2"]),
-            number(p["raw"]["renyi2"]),
-            number(p["raw"]["ess"]),
-            number(p["raw"]["pareto_k"], 2),
-            with_interval(p["applied"]["mean"], p["applied"]["mean_interval"], 2),
-            number(p["applied"]["ess"]),
-        )
-        for p in products
-    ]
-    header = ("k", "mean W_(k) [95 %]", "E W^2 [95 %]", "chi2", "D2", "ESS", "Pareto k", f"min(W,{applied['cap']:g})", "its ESS")
+    shown = products if len(products) <= MOST_COLUMNS else [products[0], *products[1 - MOST_COLUMNS :]]
+    lines = {
+        "mean W_(k) [95%]": [with_interval(p["raw"]["mean"], p["raw"]["mean_interval"]) for p in shown],
+        f"mean min(W_(k), {applied['cap']:g}) [95%]": [
+            with_interval(p["applied"]["mean"], p["applied"]["mean_interval"]) for p in shown
+        ],
+        "E W_(k)^2 [95%]": [
+            with_interval(p["raw"]["second_moment"], p["raw"]["second_moment_interval"]) for p in shown
+        ],
+        "chi2 = E W_(k)^2 - 1": [number(p["raw"]["chi2"]) for p in shown],
+        "D2 = log E W_(k)^2, nats": [number(p["raw"]["renyi2"]) for p in shown],
+        f"effective of {last['n']}, raw": [number(p["raw"]["ess"]) for p in shown],
+        f"effective of {last['n']}, capped": [number(p["applied"]["ess"]) for p in shown],
+        "Pareto k": [number(p["raw"]["pareto_k"], 2) for p in shown],
+        "median and largest": [f"{number(p['raw']['median'])}, {number(p['raw']['largest'])}" for p in shown],
+    }
+    header = ("through segment", *(f"k = {p['through_segment']}" for p in shown))
+    rows = [(name, *cells) for name, cells in lines.items()]
     remarks = [
-        "W_(k): product of ratios through segment k; D2 = log E W^2, nats. Sample estimates: with heavy tails they are too "
-        "small, and the bootstrap intervals too short. The capped mean has an empirical Bernstein interval, valid at every n; "
-        "its expectation is at most 1."
+        "W_(k): product of ratios through segment k. Sample estimates: with heavy tails they are too "
+        "small, and the bootstrap intervals too short. The mean of the capped product has a 95% empirical Bernstein "
+        "interval, valid at every n; its expectation is at most 1."
     ]
+    if len(shown) < len(products):
+        remarks.append(f"Of {len(products)} segments the first and the last are shown; the JSON record has all.")
     return Section(title="PRODUCTS THROUGH EACH SEGMENT", says=says, header=header, rows=rows, remarks=remarks)
 
 
@@ -170,29 +184,27 @@ def _rules(effects: dict[str, Any]) -> Section:
     most = max(shift, key=lambda name: abs(shift[name]))
     noisiest = max(rules, key=lambda r: r["second_moment_applied"])
     says = (
-        f"What a rule takes from the mean weight is bias, what it leaves of the second moment is noise: `{most}` moves the "
-        f"mean most ({shift[most]:+.2f}), `{noisiest['rule']}` keeps the largest second moment "
-        f"({number(noisiest['second_moment_applied'])})."
+        f"`{most}` moves the mean weight most ({shift[most]:+.2f}), which is bias; `{noisiest['rule']}` keeps the largest "
+        f"second moment ({number(noisiest['second_moment_applied'])}), which is noise."
     )
     rows = [
         (
             r["rule"],
-            r["unit"],
+            ABBREVIATED[r["unit"]],
             share(r["acted_share"]),
             with_interval(r["mean_weight"], r["mean_weight_interval"]),
-            number(r["excess"]),
-            number(r["raised"]),
-            number(r["second_moment_raw"]),
+            number(r["excess"], 2),
             number(r["second_moment_applied"]),
-            share(r["ess_share_raw"]),
             share(r["ess_share_applied"]),
         )
         for r in rules
     ]
-    header = ("rule", "per", "acted on", "mean [95 %]", "excess", "raised", "E w^2", "applied", "ESS", "applied")
+    header = ("rule", "per", "acted", "mean [95%]", "excess", "E w^2", "ESS")
     remarks = [
-        "acted on: share of tokens. excess: mean of (raw - applied)+, the truncation bias; raised: of (applied - raw)+. "
-        "E w^2 and ESS: raw, then applied. Default parameters (`rules` lists them)"
+        "acted: share of tokens. mean, E w^2, ESS: of the applied weights; the raw ones are those of the rule named after "
+        "the granularity (`exact` for tokens). excess: mean of (raw - applied)+, the truncation bias. Means per token or "
+        "segment of a product also tell that the target writes shorter or longer responses. Default parameters (`rules` "
+        "lists them)"
         + "".join(f", {r['rule']} with cap {r['parameters']['cap']:g}" for r in rules if r["rule"] == "spire")
         + f"; advantage of clip-type rules: {effects['advantage']}."
     ]
@@ -208,5 +220,8 @@ def _readings(found: dict[str, Any]) -> Section:
         f"given {found['assumes']}."
     )
     rows = [(r["reading"], r["unbiased"], " ".join(r["theorems"]), r["because"]) for r in found["readings"]]
-    lines = [f"{name} | unbiased: {unbiased} | {ids} | {because}." for name, unbiased, ids, because in rows]
-    return Section(title="WHICH READING OF SPIRE APPLIES", says=says, remarks=[*lines, found["hedge"]])
+    header = ("reading", "unbiased", "theorems", "because")
+    return Section(
+        title="WHICH READING OF SPIRE APPLIES", says=says, header=header, rows=rows, remarks=[found["hedge"]],
+        text=header[1:],
+    )  # fmt: skip

@@ -7,7 +7,6 @@ moment are then too small and a bootstrap interval too short. Pareto k says how 
 
 from __future__ import annotations
 
-import math
 from dataclasses import asdict
 from typing import Any
 
@@ -59,7 +58,7 @@ def _product(segment: int, log_w: Float[Tensor, " B"], seeds: SeedTree) -> dict[
         "ess": float(ess_from_log(log_w)),
         "pareto_k": float(pareto_k_from_log(log_w)),
         "largest": float(w.max()),
-        "median": math.exp(float(log_w.median())),
+        "median": float(log_w.median().exp()),
     }
     bound = asdict(empirical_bernstein_interval(capped, low=0.0, high=CAP))
     applied = {

@@ -48,7 +48,9 @@ def applicable_readings(batch: SegmentedBatch) -> dict[str, Any]:
     """
     ratio = log_ratios(batch).double()
     highest = torch.iinfo(batch.segment.dtype).max
-    first = torch.where(batch.mask, batch.segment, highest).min(1, keepdim=True).values if batch.horizon else batch.segment
+    first = (
+        torch.where(batch.mask, batch.segment, highest).min(1, keepdim=True).values if batch.horizon else batch.segment
+    )
     later = batch.mask & (batch.segment > first)
     gap = _largest(ratio, later)
     facts = {
@@ -61,7 +63,13 @@ def applicable_readings(batch: SegmentedBatch) -> dict[str, Any]:
         "token_reward": batch.token_reward is not None,
         "action_value": batch.action_value is not None,
     }
-    readings = [_full_product(), _segment_ends(facts), _prefix_critic(facts), _prefix_steps(facts), _prefix_terminal(facts)]
+    readings = [
+        _full_product(),
+        _segment_ends(facts),
+        _prefix_critic(facts),
+        _prefix_steps(facts),
+        _prefix_terminal(facts),
+    ]
     order = ["prefix with per-step rewards", "prefix with a critic", "segment-end products", "full product"]
     unbiased = [reading["reading"] for reading in readings if reading["unbiased"] == "yes"]
     advised = next(name for name in order if name in unbiased and not (name == order[2] and facts["segments"] <= 1))

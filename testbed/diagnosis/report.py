@@ -20,7 +20,7 @@ def diagnose(batch: SegmentedBatch, *, seed: int = 0) -> dict[str, Any]:
 
     Parameters
     ----------
-    batch : SegmentedBatch
+    batch : SegmentedBatch   responses without tokens are left out of everything
     seed : int               of the bootstrap; nothing else is random
 
     Returns
@@ -43,6 +43,7 @@ def diagnose(batch: SegmentedBatch, *, seed: int = 0) -> dict[str, Any]:
     """
     if batch.n_tokens == 0:
         raise InputError("a diagnosis needs at least one token", found="an empty batch")
+    batch = batch.select(batch.mask.any(1))  # a row without tokens would count as a weight of 1
     seeds = SeedTree(seed)["diagnosis"]
     gaps = gap_records(batch, seeds["gaps"])
     products = product_records(batch, seeds["products"])

@@ -25,6 +25,7 @@ from testbed.stats.intervals import self_normalized_interval
 
 LEVEL = 0.95
 RESAMPLES = 1000
+FEWEST = 20  # responses; the bootstrap of fewer says more about the bootstrap than about the mean
 SHARES = tuple(2.0**-k for k in range(7))  # 1, 1/2, ..., 1/64
 
 
@@ -42,12 +43,12 @@ def token_mean_interval(
 
     Returns
     -------
-    dict   low, high, level, method; None when no token is selected or a value is not finite
+    dict   low, high, level, method; None with selected tokens in fewer than 20 responses, or a value that is not finite
     """
     counts = selected.sum(1)
     rows = counts > 0
     totals = torch.where(selected, values, 0.0).sum(1)[rows]
-    if not bool(rows.any()) or not bool(totals.isfinite().all()):
+    if int(rows.sum()) < FEWEST or not bool(totals.isfinite().all()):
         return None
     counts = counts[rows].double()
     found = self_normalized_interval(counts, totals / counts, seeds=seeds, level=level, resamples=resamples)
@@ -85,7 +86,9 @@ def log_e_value(log_ratio: Float[Tensor, "B T"], selected: Bool[Tensor, "B T"]) 
     """
     values = log_ratio[selected].double()
     totals = [
-        values.sum() if share == 1 else torch.logaddexp(values + math.log(share), values.new_tensor(math.log1p(-share))).sum()
+        values.sum()
+        if share == 1
+        else torch.logaddexp(values + math.log(share), values.new_tensor(math.log1p(-share))).sum()
         for share in SHARES
     ]
     return float(torch.logsumexp(torch.stack(totals), 0)) - math.log(len(SHARES))

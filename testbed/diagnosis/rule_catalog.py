@@ -29,23 +29,25 @@ def rule_as_record(rule: Rule) -> dict[str, Any]:
 def list_rules() -> tuple[list[Section], list[dict[str, Any]]]:
     """All rules, as a table and as records."""
     rules = list(RULES.values())
-    rows = [
-        (rule.name, rule.granularity, _parameters(rule), " ".join(rule.theorems), rule.summary) for rule in rules
-    ]
+    rows = [(rule.name, rule.granularity, " ".join(rule.theorems), _parameters(rule)) for rule in rules]
     table = Section(
         title="WEIGHTING RULES",
         says=f"{len(rules)} rules, each a granularity (which ratio) and an operator (what is done to it); "
         "`rules NAME` says how frameworks differ.",
-        header=("rule", "granularity", "parameters", "theorems", "summary"),
+        header=("rule", "granularity", "theorems", "parameters"),
         rows=rows,
-        text=("granularity", "parameters", "theorems", "summary"),
+        text=("granularity", "theorems", "parameters"),
     )
+    summaries = Section(
+        title="WHAT THEY DO", says="One line each; rho is the ratio target / behavior.", header=("rule", "summary"),
+        rows=[(rule.name, rule.summary) for rule in rules], text=("summary",),
+    )  # fmt: skip
     sources = Section(
         title="SOURCES", says="Where each was published.", header=("rule", "source"), text=("source",),
         rows=[(rule.name, rule.source) for rule in rules],
         remarks=[f"Planned: {', '.join(PLANNED)}."] if PLANNED else [],
     )  # fmt: skip
-    return [table, sources], [rule_as_record(rule) for rule in rules]
+    return [table, summaries, sources], [rule_as_record(rule) for rule in rules]
 
 
 def one_rule(name: str) -> tuple[list[Section], list[dict[str, Any]]]:
@@ -67,9 +69,7 @@ def one_rule(name: str) -> tuple[list[Section], list[dict[str, Any]]]:
         ("theorems", " ".join(rule.theorems) or "none yet"),
         ("frameworks", rule.differs or "no deviation known"),
     ]
-    section = Section(
-        title=rule.name, says=rule.summary + ".", remarks=[f"{label}: {text}" for label, text in rows]
-    )
+    section = Section(title=rule.name, says=rule.summary + ".", remarks=[f"{label}: {text}" for label, text in rows])
     return [section], [rule_as_record(rule)]
 
 

@@ -22,7 +22,7 @@ from testbed.weighting.registry import RULES
 from testbed.weighting.rules import weigh
 from testbed.weighting.weights import Weights
 
-PARAMETERS = {"spire": {"cap": 2.0}}  # instead of a default that is not a number
+PARAMETERS: dict[str, dict[str, Any]] = {"spire": {"cap": 2.0}}  # instead of a default that is not a number
 UNITS = {
     "token": "token",
     "prefix": "token",

@@ -54,7 +54,9 @@ def read_table(path: str | Path) -> Table:
             "a dump must be a .parquet, .jsonl or .npz file", found=f"'{file.name}'", hint="rename or convert it"
         )
     if file.stat().st_size == 0:
-        raise InputError(f"the dump '{file.name}' must not be empty", found="0 bytes", hint="was it written completely?")
+        raise InputError(
+            f"the dump '{file.name}' must not be empty", found="0 bytes", hint="was it written completely?"
+        )
     return globals()[READERS[file.suffix.lower()]](file)
 
 
@@ -65,7 +67,9 @@ def read_parquet(file: Path) -> Table:
 
     def broken(error: Exception) -> InputError:
         return InputError(
-            f"'{file.name}' must be a readable parquet file", found=_first_line(error), hint="is it cut short or corrupt?"
+            f"'{file.name}' must be a readable parquet file",
+            found=_first_line(error),
+            hint="is it cut short or corrupt?",
         )
 
     def column(name: str) -> Column:
@@ -88,7 +92,7 @@ def _from_arrow(name: str, entries: Any) -> Column:
     lengths = None
     if pa.types.is_nested(entries.type) and hasattr(entries, "flatten") and hasattr(entries.type, "value_type"):
         _refuse_gaps(name, entries)
-        lengths = np.asarray(pc.list_value_length(entries), dtype=np.int64)
+        lengths = np.asarray(pc.call_function("list_value_length", [entries]), dtype=np.int64)
         entries = entries.flatten()
     if pa.types.is_dictionary(entries.type):
         entries = entries.dictionary_decode()
@@ -111,6 +115,7 @@ def _refuse_gaps(name: str, entries: Any) -> None:
 def read_jsonl(file: Path) -> Table:
     """Read one JSON object per line; NaN and Infinity may be written bare, and null is a missing number."""
     rows: list[dict[str, Any]] = []
+    number = 0
     try:
         for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), 1):
             if line.strip():
@@ -163,21 +168,22 @@ def read_npz(file: Path) -> Table:
             f"'{file.name}' must be a readable npz file", found=_first_line(error), hint="is it cut short or corrupt?"
         )
 
-    try:
-        stored = np.load(file, allow_pickle=False)
-    except failures as error:
-        raise broken(error) from error
-    if not isinstance(stored, np.lib.npyio.NpzFile):
-        raise InputError(f"'{file.name}' must be an npz file", found="a single array", hint="save it with numpy.savez")
-    with stored:
-        names = list(stored.files)
-
-    def column(name: str) -> Column:
+    def read(name: str | None) -> Any:
         try:
-            with np.load(file, allow_pickle=False) as arrays:
-                values = arrays[name]
+            with file.open("rb") as opened, np.load(opened, allow_pickle=False) as arrays:
+                return list(arrays.files) if name is None else arrays[name]
         except failures as error:
             raise broken(error) from error
+
+    with file.open("rb") as opened:
+        if opened.read(2) != b"PK":
+            raise InputError(
+                f"'{file.name}' must be a readable npz file", found="another format", hint="save it with numpy.savez"
+            )
+    names = read(None)
+
+    def column(name: str) -> Column:
+        values = read(name)
         if values.ndim != 1:
             raise InputError(
                 f"array `{name}` must be one-dimensional", found=f"shape {values.shape}", hint="one entry per token"

@@ -28,11 +28,14 @@ def unit_mean_records(batch: SegmentedBatch, seeds: SeedTree) -> list[dict[str, 
 
     Returns
     -------
-    list of dict   ratio, segment, tokens, mean, interval (bootstrap over responses; its level is such that all of them
-                   together contain 1 with probability 0.99 on healthy data with many responses), log10_e_value
+    list of dict   ratio, segment, tokens, mean, level, interval (bootstrap over responses; its level is such that all of
+                   them together contain 1 with probability 0.99 on healthy data with many responses; None with fewer
+                   than 20), log10_e_value
                    (valid at every n, for means above 1 only), excludes_1 ("", "bootstrap", "e-value" or "both")
 
     Gives      E[sum_t (rho_t - 1)] = 0 over a response of any length (S1)
+    Numerics   false alarms of the bootstrap on simulated healthy batches, 120 each: at most 2 % from 64 responses on, up
+               to 5 % with 20
     """
     numerators = ["target"] + (["proximal"] if batch.logp_proximal is not None else [])
     segments = [(label, selected) for label, selected in segments_and_all(batch) if label is not None]
@@ -42,7 +45,9 @@ def unit_mean_records(batch: SegmentedBatch, seeds: SeedTree) -> list[dict[str, 
         log_ratio = log_ratios(batch, numerator=numerator).double()
         for label, selected in segments:
             ratio, _ = safe_exp(log_ratio, selected)
-            interval = token_mean_interval(ratio, selected, seeds[numerator][str(label)], level=1 - alpha, resamples=FINE)
+            interval = token_mean_interval(
+                ratio, selected, seeds[numerator][str(label)], level=1 - alpha, resamples=FINE
+            )
             log_e = log_e_value(log_ratio, selected)
             by = [
                 *(["bootstrap"] if interval and not interval["low"] <= 1 <= interval["high"] else []),
@@ -54,6 +59,7 @@ def unit_mean_records(batch: SegmentedBatch, seeds: SeedTree) -> list[dict[str, 
                     "segment": label,
                     "tokens": int(selected.sum()),
                     "mean": float(ratio[selected].mean()),
+                    "level": 1 - alpha,
                     "interval": interval,
                     "log10_e_value": log_e / math.log(10),
                     "excludes_1": "both" if len(by) == 2 else "".join(by),
@@ -74,7 +80,9 @@ def negative_divergences(gaps: list[dict[str, Any]], batch: SegmentedBatch, seed
         numerator, denominator, _ = GAPS[gap["gap"]]
         k1 = -log_ratios(batch, numerator=numerator, denominator=denominator).double()
         selected = batch.mask & (batch.segment == gap["segment"])
-        interval = token_mean_interval(k1, selected, seeds[gap["gap"]][str(gap["segment"])], level=level, resamples=FINE)
+        interval = token_mean_interval(
+            k1, selected, seeds[gap["gap"]][str(gap["segment"])], level=level, resamples=FINE
+        )
         if interval is not None and interval["high"] < 0:
             found.append(gap | {"kl_k1_interval": interval})
     return found

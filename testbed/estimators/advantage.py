@@ -27,7 +27,8 @@ def group_advantage(
 
     Parameters
     ----------
-    batch : SegmentedBatch   `reward` [B] and `group` [B]; responses without tokens are not counted and get 0
+    batch : SegmentedBatch   `reward` [B] and `group` [B]; responses without tokens are not counted and get 0. A gate has
+                             no say: rejected tokens keep their reward unless `reward_scope` took it away
     baseline : what is subtracted
     scale : "std" divides by the group's standard deviation; groups without spread get 0
     ddof : 0 for the population standard deviation, 1 for the sample's

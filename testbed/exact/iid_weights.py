@@ -38,7 +38,7 @@ def iid_weight_law(
     Raises
     ------
     TooLarge     more than a million vectors of counts
-    InputError   T < 0, or laws of different size
+    InputError   T < 0
 
     Examples
     --------
@@ -47,11 +47,8 @@ def iid_weight_law(
     >>> [round(x, 4) for x in log_weight.exp().tolist()], [round(x, 4) for x in probs.tolist()]
     ([0.25, 1.0, 4.0], [0.4444, 0.4444, 0.1111])
     """
-    if length < 0 or target.shape != behavior.shape:
-        raise InputError(
-            "`length` must be >= 0 and the two laws of one size",
-            found=f"{length}, {tuple(target.shape)}, {tuple(behavior.shape)}",
-        )
+    if length < 0:
+        raise InputError("`length` must be >= 0", found=length)
     drawn = behavior > 0
     mu, pi = behavior[drawn].double(), target[drawn].double()
     size = comb(length + mu.numel() - 1, length)

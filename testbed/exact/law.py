@@ -66,7 +66,7 @@ def response_table(env: Environment) -> tuple[Int64[Tensor, "N T"], Bool[Tensor,
     if count > RESPONSE_LIMIT:
         raise TooLarge(
             f"an environment can be enumerated up to {RESPONSE_LIMIT:,} responses",
-            found=f"{env.vocab_size}^{env.horizon} = {count:.4g}" if count > 1e15 else f"{env.vocab_size}^{env.horizon} = {count:,}",
+            found=f"{env.vocab_size}^{env.horizon} = {_large(count)}",
             hint="use testbed.exact.dynamic for a Markov world, or sample with testbed.rollout",
         )
     tokens = all_responses(env.vocab_size, env.horizon)
@@ -77,6 +77,11 @@ def response_table(env: Environment) -> tuple[Int64[Tensor, "N T"], Bool[Tensor,
     whole = ((tokens == env.eos) | mask).all(1)  # of all paddings of one ended response keep the one made of eos
     tokens, mask = tokens[whole], mask[whole]
     return torch.where(mask, tokens, 0), mask
+
+
+def _large(count: int) -> str:
+    """Write a count in full, or as a power of ten beyond what floats hold."""
+    return f"{count:,}" if count < 10**15 else f"about 10^{len(str(count)) - 1}"
 
 
 def enumerate_law(env: Environment, target: Policy, schedule: Schedule | Policy) -> ExactLaw:

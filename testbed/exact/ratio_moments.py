@@ -13,7 +13,7 @@ from testbed.core.errors import InputError
 
 
 def ratio_moment(
-    log_target: Float[Tensor, "... V"], log_behavior: Float[Tensor, "... V"], power: float = 2.0
+    log_target: Float[Tensor, "... V"], log_behavior: Float[Tensor, "... V"], power: float | int = 2.0
 ) -> Float[Tensor, "..."]:
     """Moment of one token's ratio under the behavior that draws it.
 
@@ -46,7 +46,7 @@ def ratio_moment(
     return powered_measure(log_target, log_behavior, power).sum(-1)
 
 
-def powered_measure(log_target: Tensor, log_behavior: Tensor, power: float) -> Float[Tensor, "... V"]:
+def powered_measure(log_target: Tensor, log_behavior: Tensor, power: float | int) -> Float[Tensor, "... V"]:
     """mu(y) rho(y)^power of each word, 0 where mu(y) = 0: the summands of `ratio_moment`.
 
     Raises
@@ -72,7 +72,7 @@ def tilted_mean(
     values: Float[Tensor, "N ..."],
     log_prob: Float[Tensor, " N"],
     log_weight: Float[Tensor, "N ..."],
-    power: float = 2.0,
+    power: float | int = 2.0,
 ) -> Float[Tensor, "..."]:
     """Average under a law tilted by a power of a weight.
 

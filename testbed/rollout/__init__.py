@@ -2,4 +2,6 @@
 
 from testbed._lazy import lazy_exports
 
-__getattr__, __dir__, __all__ = lazy_exports(__name__, {"engine": ["rollout"]})
+__getattr__, __dir__, __all__ = lazy_exports(
+    __name__, {"engine": ["rollout"], "staleness": ["select_by_staleness"]}
+)

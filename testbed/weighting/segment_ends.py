@@ -27,6 +27,7 @@ def segment_end_log_ratios(batch: SegmentedBatch, n_segments: int | None = None)
 
     Examples
     --------
+    >>> import torch
     >>> batch = SegmentedBatch(
     ...     tokens=torch.zeros(1, 2, dtype=torch.long), mask=torch.ones(1, 2, dtype=torch.bool),
     ...     segment=torch.tensor([[0, 2]]), logp_target=torch.tensor([[-1.0, -1.0]]),

@@ -76,7 +76,8 @@ def finish(
 ) -> Weights:
     """Apply mask and gate to an operator's output and set it beside the raw ratio exp(log_ratio).
 
-    `acted` defaults to "value differs from raw"; rules that reach their value by another route pass their own.
+    An objective is 0 on padding because the advantage is. `acted` defaults to "value differs from raw"; rules that
+    reach their value by another route pass their own.
     """
     mask = request.batch.mask
     zero = torch.zeros((), dtype=value.dtype, device=value.device)
@@ -86,12 +87,10 @@ def finish(
     changed = (value != raw) if acted is None else acted & mask
     if gate is not None:
         changed = changed | (open_gate ^ mask)
-    if objective is not None:
-        objective = torch.where(mask, objective, zero)
     return Weights(value=value, gate=open_gate, acted=changed, raw=raw, saturated=saturated, objective=objective)
 
 
 def apart(log_value: Float[Tensor, "B T"], log_raw: Float[Tensor, "B T"]) -> Bool[Tensor, "B T"]:
     """Where two log weights that were summed along different routes differ by more than rounding."""
-    tolerance = 16 * torch.finfo(log_raw.dtype).eps * log_raw.abs().clamp(min=1.0)
-    return ((log_value - log_raw).abs() > tolerance) & ~(torch.isneginf(log_value) & torch.isneginf(log_raw))
+    tolerance = 16 * torch.finfo(log_raw.dtype).eps * log_raw.abs().clamp(1.0, 1e9)
+    return (log_value - log_raw).abs() > tolerance  # False for two infinities of one sign

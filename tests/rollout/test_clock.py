@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from testbed import PrefixTree, RandomChooser, ReplayChooser, TabularPolicy, output_law
-from testbed.rollout import rollout
 from testbed.core.choices import KeyedChooser
 from testbed.core.errors import InputError
+from testbed.rollout import rollout
 from testbed.rollout.clock import finished_first, first_to_end, ticks_to_end
 
 

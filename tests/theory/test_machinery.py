@@ -118,6 +118,15 @@ def test_irrational_steps_are_compared_numerically():
     assert "does not follow" in check_steps(other)
 
 
+def test_rational_constants_stay_exact():
+    """Printed as float division, a true step with thirds would be off by rounding and a false one could hide in it."""
+    third = X / 3 + sp.Rational(2, 3)
+    same = Derivation([[Step("a", third, ""), Step("b", (X + 2) / 3, "")]], RIGHT.point, RIGHT.bind)
+    other = Derivation([[Step("a", third, ""), Step("b", (X + 2) / 3 + sp.Rational(1, 10**30), "")]], RIGHT.point, RIGHT.bind)
+    assert check_steps(same) == ""
+    assert "does not follow" in check_steps(other)
+
+
 def test_a_surviving_mutant_fails():
     harmless = Mutant(name="harmless", kind="bug", breaks=("binomial",), why="changes nothing",
                       plant=lambda: planted(numerics, "masked_sum", lambda right: right))  # fmt: skip

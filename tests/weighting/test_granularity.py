@@ -63,8 +63,12 @@ def test_a_zero_probability_reaches_exactly_the_tokens_that_include_it():
 def test_finite_log_probs_never_overflow(granularity, dtype):
     largest = torch.finfo(dtype).max
     batch = batch_of([[0.0, 0.0, -largest, -largest]] * 2, [[-largest, -largest, 0.0, 0.0]] * 2, dtype=dtype)
+    impossible = batch.logp_target.clone()
+    impossible[1, 3] = -math.inf
+    batch = batch.replaced(logp_target=impossible)
     ratios = log_ratios(batch, granularity)
     assert ratios.dtype == dtype
+    assert ratios[1, 3] == -math.inf
     assert not ratios.isnan().any()
     assert not ratios.isposinf().any()
     assert not weigh("tis", batch, granularity=granularity).value.isnan().any()

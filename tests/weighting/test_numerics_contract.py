@@ -142,6 +142,7 @@ def huge_ratios_stay_defined(rule, granularity):
             assert down.saturated == 0
             floor = {"none": 1.0, "band": 0.5}.get(rule, 0.0)
             assert (down.value == floor).all()
+            assert (down.acted | down.gate).all()  # a token rejected at ratio 0 counts as acted on
 
 
 def empty_parts_contribute_nothing(rule, granularity):
@@ -209,9 +210,10 @@ def raw_and_applied_are_told_apart(rule, granularity):
         w = run(rule, granularity, batch, torch.full((4,), sign))
         ratio = torch.where(batch.mask, log_ratios(batch, w.granularity).exp(), 0.0)
         assert torch.equal(w.raw, ratio)
-        if rule != "none":
-            changed = (w.value - w.raw).abs() > 1e-12 * w.raw
-            assert torch.equal(w.acted, (changed & w.gate) | (batch.mask & ~w.gate)) or rule == "geo_mask"
+        changed = (w.value - w.raw).abs() > 1e-12 * w.raw
+        if rule in ("none", "geo_mask"):  # a weight of 1 is what they give to a token they leave alone
+            changed[:] = False
+        assert torch.equal(w.acted, (changed & w.gate) | (batch.mask & ~w.gate))
         assert torch.equal(w.gate & ~batch.mask, torch.zeros_like(batch.mask))
         assert not w.value[~w.gate].any()
         assert (w.objective is not None) == (rule in SURROGATES)
@@ -224,6 +226,7 @@ def weights_carry_no_graph(rule, granularity):
     w = run(rule, granularity, batch.replaced(**tracked), advantage)
     assert_clean(w)
     assert same(w, run(rule, granularity, batch))
+    assert_clean(run(rule, granularity, batch.replaced(**tracked, reward=advantage)))
 
 
 CLAUSES = [

@@ -36,7 +36,8 @@ def baseline(nodes: int) -> Tensor:
 
 def instances() -> list[World]:
     """Worlds of one to three positions with terminal and with per-step rewards."""
-    return [*small_worlds(), *small_worlds(STEPS, step_rewards=True), *long_worlds(), *long_worlds("long_steps_", step_rewards=True)]
+    short = [*small_worlds(), *small_worlds(STEPS, step_rewards=True)]
+    return [*short, *long_worlds(), *long_worlds("long_steps_", step_rewards=True)]
 
 
 def measure(instance: World, critic: Tensor | None = None, subtracted: Tensor | None = None) -> Quantities:
@@ -98,11 +99,11 @@ def _critic_chain(w: SymbolicWorld, b: dict[tuple[int, ...], sp.Symbol]) -> list
         if _live(w, h) else sp.Integer(0)
         for h, c in w.parameters
     ]
-    free = [e.subs(dict.fromkeys(b.values(), 0)) for e in corrected]
+    free = [e.xreplace(dict.fromkeys(b.values(), sp.Integer(0))) for e in corrected]
     return [
         Step("definition", stated, "sampler's law, prefix products, scores times critic minus baseline",
              quantity="critic_minus_baseline", tex=r"E_\mu\Big[\sum_t W_t s_t (Q^\pi(h_t, y_t) - b(h_t))\Big]"),
-        Step("ratios", [e.subs(w.rho_definition()) for e in stated], "rho_t = pi/mu_S cancels mu up to and including t",
+        Step("ratios", [e.xreplace(w.rho_definition()) for e in stated], "rho_t = pi/mu_S cancels mu up to and including t",
              tex=r"\sum_{\xi, y} P(\xi) \sum_t \pi(y_{\le t})\, \mu(y_{>t} \mid y_{\le t})\, s_t (Q^\pi - b)"),
         Step("continuation", corrected, "what follows t appears in no factor: it sums to 1 under mu, and so does the noise",
              tex=r"\sum_t \sum_{h_t, y_t} \pi(h_t) \pi(y_t \mid h_t)\, s_t (Q^\pi(h_t, y_t) - b(h_t))"),
@@ -130,7 +131,7 @@ def _per_decision_chain(w: SymbolicWorld) -> list[Step]:
     return [
         Step("definition", stated, "each per-step reward under its own prefix product credits the scores up to it",
              quantity="per_decision", tex=r"E_\mu\Big[\sum_u r_u W_u \sum_{t \le u} s_t\Big]"),
-        Step("ratios", [e.subs(w.rho_definition()) for e in stated], "rho_t = pi/mu_S cancels mu up to and including u",
+        Step("ratios", [e.xreplace(w.rho_definition()) for e in stated], "rho_t = pi/mu_S cancels mu up to and including u",
              tex=r"\sum_{\xi, y} P(\xi) \sum_u \pi(y_{\le u})\, \mu(y_{>u} \mid y_{\le u})\, r_u \sum_{t \le u} s_t"),
         Step("continuation", corrected, "what follows u sums to 1 under mu, and so does the noise",
              tex=r"\sum_u \sum_{y_{\le u}} \pi(y_{\le u})\, r_u \sum_{t \le u} s_t"),
@@ -169,7 +170,7 @@ THEOREM = Theorem(
     reading=True,
     claims=(
         Claim("unbiased", "equal", "critic", "gradient", "prefix products with Q of the target have mean grad J"),
-        Claim("any_baseline", "equal", "critic_minus_baseline", "gradient", "an arbitrary function of the prefix changes nothing"),
+        Claim("any_baseline", "equal", "critic_minus_baseline", "gradient", "any function of the prefix changes nothing"),
         Claim("per_decision", "equal", "per_decision", "gradient", "per-step rewards, each under its own prefix product"),
     ),
     instances=instances,
@@ -188,7 +189,8 @@ THEOREM = Theorem(
         Mutant(name="product_through_t_minus_1", kind="bug", breaks=(*BOTH, "per_decision"), plant=prefix_before_the_token,
                on=("two_segments", "three_tokens", "steps_two_segments"),
                why="the token's own ratio is left out; told apart wherever a token is off-policy"),
-        Mutant(name="scores_after_the_reward", kind="bug", breaks=("per_decision",), on=("steps_two_segments", "long_steps_three_segments"),
+        Mutant(name="scores_after_the_reward", kind="bug", breaks=("per_decision",),
+               on=("steps_two_segments", "long_steps_three_segments"),
                plant=lambda: planted(per_decision, "weighted_reward_to_go", scores_after_the_reward),
                why="a reward also credits tokens drawn after it; off-policy their scores do not have mean 0"),
     ),

@@ -49,8 +49,13 @@ def instances() -> list[World]:
     ]
 
 
-def measure(instance: World, posterior: bool = False, constant: tuple[str, ...] | None = None) -> Quantities:
-    """Every reading's expected gradient, its bias, and the bias predicted; `constant` overrides where D counts as constant."""
+def measure(
+    instance: World, posterior: bool = False, constant: tuple[str, ...] | None = None, undrawn: bool = False
+) -> Quantities:
+    """Every reading's expected gradient, its bias, and the bias predicted.
+
+    Mutants ask for the posterior over the noise, say where D is to count as constant, or let undrawn tokens count too.
+    """
     law, batch, pi, env = instance.law, instance.batch, instance.target, instance.env
     gradient = exact_gradient(env, pi)
 
@@ -66,8 +71,9 @@ def measure(instance: World, posterior: bool = False, constant: tuple[str, ...] 
         d = difference(instance, reading, posterior)
         on_policy = instance.target_law
         terms = gradient_terms(on_policy.batch, on_policy.batch.mask.double(), pi, along(on_policy.batch, d))
-        centered = torch.where(visits > 0, d - (pi.table.exp() * d).sum(1, keepdim=True), 0.0)
-        flat = bool(centered.abs().max() < ZERO)
+        spread = d - (pi.table.exp() * d).sum(1, keepdim=True)
+        centered = torch.where(visits > 0, spread, 0.0)
+        flat = bool((spread if undrawn else centered).abs().max() < ZERO)
         found |= {
             f"{reading}_critic": mean(rule, critic),
             f"{reading}_bias": estimate - gradient,
@@ -81,7 +87,7 @@ def measure(instance: World, posterior: bool = False, constant: tuple[str, ...] 
         if instance.name in REFUTED[reading]:
             found |= {f"{reading}_refuted": estimate, f"gradient_{reading}_refuted": gradient}
         if instance.name == "deterministic_target":
-            found |= {"drawn_spread": centered[0], "spread": d[0] - (pi.table.exp() * d)[0].sum()}
+            found |= {"spread": spread[0], "drawn_spread": centered[0]}
     if instance.name in APART:
         found |= {f"{reading}_apart": estimate for reading, estimate in estimates.items()}
     return found
@@ -99,17 +105,17 @@ def claims() -> tuple[Claim, ...]:
         Claim(f"{r}_unbiased_refuted", "differs", f"{r}_refuted", f"gradient_{r}_refuted", "not the gradient", margin=0.1)
         for r in KINDS
     ]
-    found.append(Claim("readings_apart", "differs", "prefix_apart", "segment_end_apart", "the two products disagree", margin=0.03))
-    found.append(Claim("undrawn_tokens_are_exempt", "differs", "spread", "drawn_spread", "unbiased though D varies over undrawn tokens"))
+    found.append(Claim("readings_apart", "differs", "prefix_apart", "segment_end_apart", "the products disagree", margin=0.03))
+    found.append(Claim("undrawn_tokens_are_exempt", "differs", "spread", "drawn_spread", "no bias though D varies there"))
     found.append(Claim("full_product_unbiased", "equal", "full_product", "gradient", "reading 1: full product (S2)"))
     for r in KINDS:
         found += [
-            Claim(f"{r}_critic_unbiased", "equal", f"{r}_critic", "gradient", "with Q of the target the same weights are exact (S3)"),
+            Claim(f"{r}_critic_unbiased", "equal", f"{r}_critic", "gradient", "with Q of the target the weights are exact (S3)"),
             Claim(f"{r}_bias", "equal", f"{r}_bias", f"{r}_predicted", "bias = E_pi[sum_t s_t D]"),
-            Claim(f"{r}_zero_if_constant", "equal", f"{r}_constant", f"gradient_{r}_constant", "no bias where D is constant in y"),
+            Claim(f"{r}_zero_if_constant", "equal", f"{r}_constant", f"gradient_{r}_constant", "no bias if D is constant in y"),
             Claim(f"{r}_zero_iff_constant", "equal", f"{r}_bias_is_zero", f"{r}_difference_is_constant",
                   "tabular: bias 0 iff D(h, .) is constant over the tokens the target can draw at every prefix it reaches"),
-            Claim(f"{r}_bias_per_logit", "equal", f"{r}_bias", f"{r}_per_logit", "tabular: bias(h,a) = P(h) pi(a|h) (D - E_pi D)"),
+            Claim(f"{r}_bias_per_logit", "equal", f"{r}_bias", f"{r}_per_logit", "tabular: P(h) pi(a|h) (D - E_pi D) at (h, a)"),
         ]
     return tuple(found)
 
@@ -141,28 +147,37 @@ THEOREM = Theorem(
     measure=measure,
     derive=lambda instance: derived_if_small(instance, _derivation, responses=8 if instance.name in APART else 4),
     outcome=(
-        "With a terminal reward only the full product is unbiased for every schedule. Prefix products are unbiased with the "
-        "target's critic; with the bare reward they need every later *token* on-policy (or D constant), while segment-end "
-        "products need only every later *segment* on-policy: one stale segment resumed on-policy is exact under the latter alone."
+        "Readings of SPIRE: 1 full product, unbiased for every schedule; 2 prefix product with the target's critic, unbiased for "
+        "every schedule; 3 prefix product with the bare reward, biased unless every later *token* is on-policy (or D constant); "
+        "4 segment-end product with the bare reward, biased unless every later *segment* is: a stale start resumed on-policy "
+        "separates 3 from 4."
     ),
     mutants=(
         Mutant(name="posterior_over_the_noise", kind="hypothesis", breaks=PREDICTED,
                on=("random_behavior", "long_exogenous_boundary"), measure=partial(measure, posterior=True),
                why="xi given (h, y) instead of its prior; told apart by an exogenous schedule whose behaviours differ"),
-        Mutant(name="unbiased_for_every_schedule", kind="hypothesis", breaks=("prefix_zero_if_constant", "segment_end_zero_if_constant"),
-               on=("two_segments",), measure=partial(measure, constant=tuple(KINDS)), why="D is not constant in y here"),
+        Mutant(name="unbiased_for_every_schedule", kind="hypothesis", on=("two_segments",),
+               breaks=("prefix_zero_if_constant", "segment_end_zero_if_constant"),
+               measure=partial(measure, constant=tuple(KINDS)), why="D is not constant in y here"),
         Mutant(name="later_segments_on_policy_suffices_for_prefix", kind="hypothesis", breaks=("prefix_zero_if_constant",),
                on=("stale_start",), measure=partial(measure, constant=tuple(KINDS)),
-               why="the prefix product leaves the rest of t's own stale segment uncorrected; a first segment of two tokens tells"),
+               why="the prefix product leaves the rest of t's own stale segment uncorrected; two stale tokens tell"),
+        Mutant(name="undrawn_tokens_count", kind="hypothesis", on=("deterministic_target",),
+               breaks=("prefix_zero_iff_constant", "segment_end_zero_iff_constant"),
+               measure=partial(measure, undrawn=True),
+               why="'only if' over all tokens: a deterministic target has no bias although D varies over tokens it never draws"),
         Mutant(name="support_violated", kind="hypothesis", instances=lambda: [uncovered_world()],
                breaks=("full_product_unbiased", "prefix_critic_unbiased", "segment_end_critic_unbiased", *PREDICTED),
                why="what the first behaviour never draws is missing from every mean"),
-        Mutant(name="product_through_t_minus_1", kind="bug", breaks=("prefix_bias", "prefix_bias_per_logit", "prefix_critic_unbiased"),
-               on=("two_segments", "long_first_segment"), plant=prefix_before_the_token, why="the token's own ratio is left out"),
-        Mutant(name="earlier_segments_uncorrected", kind="bug", breaks=("segment_end_bias", "segment_end_bias_per_logit", "segment_end_critic_unbiased"),
-               on=("two_segments", "long_first_segment"), plant=segment_prefix_forgets_earlier,
+        Mutant(name="product_through_t_minus_1", kind="bug", on=("two_segments", "long_first_segment"),
+               breaks=("prefix_bias", "prefix_bias_per_logit", "prefix_critic_unbiased"),
+               plant=prefix_before_the_token, why="the token's own ratio is left out"),
+        Mutant(name="earlier_segments_uncorrected", kind="bug", on=("two_segments", "long_first_segment"),
+               breaks=("segment_end_bias", "segment_end_bias_per_logit", "segment_end_critic_unbiased"),
+               plant=segment_prefix_forgets_earlier,
                why="only t's own segment is corrected; needs a second segment after an off-policy first"),
-        Mutant(name="behaviors_from_the_token_on", kind="bug", breaks=("segment_end_bias", "segment_end_bias_per_logit"), on=("long_first_segment", "long_stopping_time"),
+        Mutant(name="behaviors_from_the_token_on", kind="bug", on=("long_first_segment", "long_stopping_time"),
+               breaks=("segment_end_bias", "segment_end_bias_per_logit"),
                plant=lambda: planted(segment_values, "segment_end_action_values", behaviors_from_the_token_on),
                why="Q follows mu right after the token; told apart where a segment has two tokens"),
     ),

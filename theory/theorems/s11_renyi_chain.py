@@ -22,10 +22,10 @@ from theory.derivation import Derivation, Step
 from theory.noisy_laws import NoisyLaw, measure_noise, noise_derivation
 from theory.planting import planted
 from theory.real_laws import M, P, R, is_real, real_laws, summand_derivation
-from theory.segment_symbols import levels, segment_square, starts, walked
+from theory.segment_symbols import levels, segment_square, small_worlds, starts, walked
 from theory.symbols import symbolic_world
 from theory.theorem import Claim, Mutant, Quantities, Theorem
-from theory.worlds import World, standard_worlds, world
+from theory.worlds import World, world
 
 N = 1000  # sample size at which n / d2 is compared
 
@@ -100,7 +100,7 @@ def _derivation(shape: tuple[Any, ...], with_kl: bool) -> Derivation:
                 sp.Add(*[x[2] / x[0] for x in level]),
                 sp.Add(*[p * r for p, r in zip(drawn, ratio, strict=True)]),
                 sp.Add(*[p * r for p, r in zip(on_policy, ratio, strict=True)]),
-                sp.Add(*[x[4] for x in level]),
+                sp.Add(*[x[3] for x in level]),
             ), strict=True):  # fmt: skip
                 line.append(expr)
     blocks = [(w.branches[0][h], h) for h in w.prefixes]
@@ -159,7 +159,7 @@ def derive(instance: World | NoisyLaw) -> Derivation:
 def instances() -> list[World | NoisyLaw]:
     """Shared worlds, one coin, recorded laws, and laws with noise on their logits (none at all and one sure word too)."""
     return [
-        *standard_worlds(),
+        *small_worlds(),
         world("one_coin", 2, 1, one(), behaviors=1),
         *real_laws(),
         NoisyLaw(name="noise_on_two", probs=(0.3, 0.7), sigma=0.5),
@@ -233,7 +233,7 @@ THEOREM = Theorem(
         Mutant(name="ratio_inverted", kind="bug", breaks=("noise",), on=("noise_on_three",),
                plant=lambda: planted(ratio_moments, "powered_measure", lambda right: lambda p, m, k: right(m, p, k)),
                why="d2 of the behavior from the target: for noise on mu the two differ, see noise_on_target"),
-        Mutant(name="labels_shifted", kind="bug", breaks=("table",), on=("two_segments", "three_segments"),
+        Mutant(name="labels_shifted", kind="bug", breaks=("table",), on=("two_segments", "stopping_time"),
                plant=lambda: planted(second_moments, "segment_d2", late_boundaries),
                why="the backward recursion puts every boundary one token late; needs a boundary inside the response"),
     ),
