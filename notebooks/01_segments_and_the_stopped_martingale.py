@@ -34,6 +34,7 @@ from engine_law import coin, draw, recorded_law
 
 import testbed
 from figures.style import COLORS, drawing
+from testbed.core.prefix_order import prefixes
 from testbed.weighting.segment_ends import segment_end_log_ratios
 from theory import break_mutant, bugs
 from theory.theorems import s01_stopped_martingale as s1
@@ -145,31 +146,49 @@ assert round(d2[2], 6) == 1.860119
 # **S1.** If every boundary is decided by the tokens *before* it (and perhaps by noise that has nothing to do with the
 # tokens), then $E_\mu[W_{(k)} f] = E_\pi[f]$ for every $f$ known at the end of segment $k$.
 #
-# It is enough to look at events: each point below is one history at the end of one segment. On the diagonal, weighted
-# frequency and target probability agree. Left: the second policy takes over once token 1 has appeared, a stopping time.
-# Right: the switch reads the token that is being drawn, and files it under the policy that did *not* draw it.
+# Take $f$ to be an event, "the response begins with these tokens". Each point below is one such event; on the diagonal,
+# weighted frequency and target probability agree. The samplers are those of theorem S1 and of two of its mutants:
+#
+# * *left*: the second policy takes over once token 1 has appeared, a stopping time;
+# * *middle*: a token is filed under the second policy because it turned out to be 0, although the first one drew it;
+# * *right*: all but the first token is redrawn by the second policy if the finished draft ended badly.
+
 
 # %%
-honest_world = next(w for w in s1.standard_worlds() if w.name == "stopping_time")
-(peeking_world,) = s1.peeking_world()
-panels = {"boundary reads the past": s1.measure(honest_world), "boundary peeks at the token": s1.measure(peeking_world)}
-gaps = {
-    name: max(abs(a - b) for a, b in zip(found["weighted"], found["target"], strict=True))
-    for name, found in panels.items()
+def frequencies(world):
+    """Target probability and weighted frequency of every event "the response begins with these tokens"."""
+    law, on_policy = world.law, world.target_law
+    weighted = law.probs * segment_end_log_ratios(law.batch)[:, -1].exp()
+    pairs = []
+    for begin in prefixes(world.env.vocab_size, world.env.horizon + 1)[1:]:
+        sampled, wanted = (
+            (b.tokens[:, : len(begin)] == torch.tensor(begin)).all(1).double() for b in (law.batch, on_policy.batch)
+        )
+        pairs.append((float(wanted @ on_policy.probs), float(sampled @ weighted)))
+    return pairs
+
+
+panels = {
+    "reads the past": next(w for w in s1.standard_worlds() if w.name == "stopping_time"),
+    "peeks at the token": s1.peeking_world()[0],
+    "reads the finished draft": s1.finished_draft_world()[0],
 }
-with drawing("page", 3.1, ncols=2, sharex=True, sharey=True) as (figure, axes):
-    top = 1.08 * max(max(*found["weighted"], *found["target"]) for found in panels.values())
-    for ax, (name, found), color in zip(axes, panels.items(), (COLORS[3], COLORS[4]), strict=True):
+points = {name: frequencies(world) for name, world in panels.items()}
+gaps = {name: max(abs(y - x) for x, y in pairs) for name, pairs in points.items()}
+with drawing("page", 2.7, ncols=3, sharex=True, sharey=True) as (figure, axes):
+    top = 1.05 * max(value for pairs in points.values() for pair in pairs for value in pair)
+    for ax, (name, pairs), color in zip(axes, points.items(), (COLORS[3], COLORS[4], COLORS[2]), strict=True):
         ax.plot([0, top], [0, top], color="#888888", linewidth=0.8, zorder=1)
-        ax.scatter(found["target"], found["weighted"], s=26, color=color, edgecolor="black", linewidth=0.5, zorder=2)
+        ax.scatter(*zip(*pairs, strict=True), s=22, color=color, edgecolor="black", linewidth=0.5, zorder=2)
         ax.set(xlim=(0, top), ylim=(0, top), aspect="equal", xlabel="probability under the target")
-        ax.set_title(f"{name}: " + ("every event is right" if gaps[name] < TIGHT else f"off by up to {gaps[name]:.2f}"))
-    axes[0].set_ylabel("weighted frequency under the sampler")
+        ax.set_title(f"{name}:\n" + ("every event is right" if gaps[name] < TIGHT else f"off by up to {gaps[name]:.2f}"))
+    axes[0].set_ylabel("weighted frequency")
     show(png(figure))
 
 # %%
-assert gaps["boundary reads the past"] < TIGHT
-assert gaps["boundary peeks at the token"] > 0.1
+assert gaps["reads the past"] < TIGHT
+assert gaps["peeks at the token"] > 0.1
+assert gaps["reads the finished draft"] > 0.1
 
 # %% [markdown]
 # ## An engine, and three things its boundary may read
@@ -264,22 +283,19 @@ def draw_peeking(q, case):
     now = {reads: outcome(case, reads, q) for reads in READS}
     worst = max(READS, key=lambda reads: abs(now[reads][0] - truth))
     with drawing("page", 3.3) as (figure, ax):
-        ax.axhline(truth, color="#888888", linewidth=4, alpha=0.35, label="truth (target)")
+        ax.axhline(truth, color="#888888", linewidth=5, alpha=0.35, label=f"the truth: {truth:.3f}")
         for reads, (color, dash) in LOOK.items():
-            ax.plot(QS, [outcome(case, reads, x)[0] for x in QS], color=color, linestyle=dash, label=f"reads {reads}")
+            label = f"reads {reads}: {now[reads][0]:.3f}"
+            ax.plot(QS, [outcome(case, reads, x)[0] for x in QS], color=color, linestyle=dash, label=label)
             ax.plot([q], [now[reads][0]], "o", color=color, markersize=6, markeredgecolor="black", clip_on=False, zorder=3)
-            if abs(now[reads][0] - truth) > TIGHT:
-                ax.annotate(
-                    f"{now[reads][0]:.3f}", (q, now[reads][0]), (0, 8), textcoords="offset points",
-                    ha="right" if q > 0.9 else "center", color=color,
-                )  # fmt: skip
-        ax.set(xlim=(0, 1), ylim=(0, 1), xlabel="q: probability that the rule acts when it sees token 0")
+        ax.axvline(q, color="#888888", linewidth=0.8, zorder=0)
+        ax.set(xlim=(0, 1), ylim=(0.4, 1), xlabel="q: probability that the rule acts when it sees token 0")
         ax.set_ylabel("weighted average reward")
-        wrong = abs(now[worst][0] - truth) > TIGHT
+        wrong = now[worst][0] - truth
         ax.set_title(
-            f"At q = {q:g} only the boundary that reads the past is right; {worst} misleads by {now[worst][0] - truth:+.3f}"
-            if wrong
-            else f"At q = {q:g} no boundary peeks, and every average is {truth:g}"
+            f"q = {q:g}: only a boundary that reads the past is right; reading {worst} misleads by {wrong:+.3f}"
+            if abs(wrong) > TIGHT
+            else f"q = {q:g}: no rule ever acts, and every average is right"
         )
         figure.legend(loc="outside lower center", ncols=4)
         picture = png(figure)

@@ -42,7 +42,9 @@ def last_segment_only() -> AbstractContextManager[None]:
 
 def labels_shifted() -> AbstractContextManager[None]:
     """Make the sampler record each token's log-prob under the behaviour of the token before it."""
-    return planted(exact_law, "enumerate_law", _recorder(lambda s, last: torch.cat([s[:, :1], s[:, :-1]], 1).clamp(min=0)))
+    return planted(
+        exact_law, "enumerate_law", _recorder(lambda s, last: torch.cat([s[:, :1], s[:, :-1]], 1).clamp(min=0))
+    )
 
 
 def all_labelled_newest() -> AbstractContextManager[None]:

@@ -101,7 +101,11 @@ def _uniform(region: int) -> Derivation:
     def of(f: sp.Expr, start: sp.Expr, end: sp.Expr) -> sp.Expr:
         return sp.integrate(f * density, (Z, start, end))
 
-    stated = [of(Z, low, cut) + C * of(1, cut, high), of(Z - C, cut, high), of(Z**2, low, cut) + C**2 * of(1, cut, high)]
+    stated = [
+        of(Z, low, cut) + C * of(1, cut, high),
+        of(Z - C, cut, high),
+        of(Z**2, low, cut) + C**2 * of(1, cut, high),
+    ]
     room = (1 + H - C) / (2 * H)
     closed = [
         (C, 1 - H * room**2, sp.Integer(1))[region],
@@ -164,7 +168,10 @@ def _finite(below: int) -> Derivation:
         raw = sorted(sp.Rational(n, 7) for n in rng.sample(range(1, 40), len(w)))
         values = [x / sum(a * y for a, y in zip(law, raw, strict=True)) for x in raw]
         ends = [sp.Integer(0), *values, values[-1] + 1]
-        sums = {s: sum(a * x**k for a, x in zip(law[:below], values, strict=False)) for k, s in enumerate((mass, first, square))}
+        sums = {
+            s: sum(a * x**k for a, x in zip(law[:below], values, strict=False))
+            for k, s in enumerate((mass, first, square))
+        }
         return dict(zip((*w, *p), (*values, *law), strict=True)) | sums | {C: (ends[below] + ends[below + 1]) / 2}
 
     def bind(case: Case) -> Symbols:

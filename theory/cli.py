@@ -11,7 +11,11 @@ import typer
 from testbed.core.errors import InputError
 
 app = typer.Typer(
-    name="theory", no_args_is_help=True, add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False,
+    name="theory",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
     help="Decide theorems about off-policy correction: algebra, enumeration and sampling must agree, mutants must die.",
 )
 
@@ -58,7 +62,9 @@ def break_(
     from theory.run import break_some
 
     if all_ == (mutant is not None):
-        raise InputError("give either ID[:MUTANT] or --all", found="both" if all_ else "neither", hint="e.g. S2:labels_shifted")
+        raise InputError(
+            "give either ID[:MUTANT] or --all", found="both" if all_ else "neither", hint="e.g. S2:labels_shifted"
+        )
     raise typer.Exit(break_some(mutant, json, jobs=jobs))
 
 

@@ -66,8 +66,16 @@ def _judge_claims(
             wrong = max(c[0][0] for c in cases)
         violations[claim.name] = wrong
         results[claim.name] = ClaimResult(
-            name=claim.name, relation=claim.relation, says=claim.says, holds=wrong <= claim.tolerance, instances=len(cases),
-            gap=gap, slack=-gap if claim.relation == "at_most" else None, worst=worst, lhs=lhs, rhs=rhs,
+            name=claim.name,
+            relation=claim.relation,
+            says=claim.says,
+            holds=wrong <= claim.tolerance,
+            instances=len(cases),
+            gap=gap,
+            slack=-gap if claim.relation == "at_most" else None,
+            worst=worst,
+            lhs=lhs,
+            rhs=rhs,
             tolerance=claim.tolerance,
         )
     return results, violations, measured
@@ -94,8 +102,14 @@ def judge_mutant(theorem: Theorem, mutant: Mutant) -> MutantResult:
     elif extra:
         problem = f"also broke {', '.join(extra)}, which it should leave alone"
     return MutantResult(
-        name=mutant.name, kind=mutant.kind, killed=not problem, margin=margin, required=required, why=mutant.why,
-        broke=broke, problem=problem,
+        name=mutant.name,
+        kind=mutant.kind,
+        killed=not problem,
+        margin=margin,
+        required=required,
+        why=mutant.why,
+        broke=broke,
+        problem=problem,
     )
 
 
@@ -110,16 +124,22 @@ def judge_derivation(theorem: Theorem, instances: Sequence[Any], measured: Seque
             kept.append(derivation)
             problem = check_steps(derivation)
             if problem:
-                return DerivationResult(holds=False, steps=steps, points=POINTS, gap=gap, problem=f"{instance.name}: {problem}")
+                return DerivationResult(
+                    holds=False, steps=steps, points=POINTS, gap=gap, problem=f"{instance.name}: {problem}"
+                )
             checked[id(derivation)] = Evaluator(derivation)
             steps = max(steps, len(derivation.steps))
         for name, values in checked[id(derivation)](instance):
             if name not in quantities:
                 continue
-            claim = Claim(f"derivation of {name}", "equal", "library", "derivation", "the library computes what was derived")
+            claim = Claim(
+                f"derivation of {name}", "equal", "library", "derivation", "the library computes what was derived"
+            )
             library = _array(quantities[name])
             if values.size not in (1, library.size):
-                problem = f"{instance.name}: {name} has {values.size} derived components and {library.size} in the library"
+                problem = (
+                    f"{instance.name}: {name} has {values.size} derived components and {library.size} in the library"
+                )
                 return DerivationResult(holds=False, steps=steps, points=POINTS, gap=gap, problem=problem)
             wrong, size, lhs, rhs = violation(claim, {"library": library, "derivation": values})
             gap = max(gap, size)
@@ -127,7 +147,9 @@ def judge_derivation(theorem: Theorem, instances: Sequence[Any], measured: Seque
                 problem = f"{instance.name}: {name} is {lhs:.12g} in the library and {rhs:.12g} as derived"
                 return DerivationResult(holds=False, steps=steps, points=POINTS, gap=gap, problem=problem)
     if steps == 0 or not any(e.named for e in checked.values()):
-        return DerivationResult(holds=False, steps=steps, points=POINTS, gap=gap, problem="no derived quantity was compared")
+        return DerivationResult(
+            holds=False, steps=steps, points=POINTS, gap=gap, problem="no derived quantity was compared"
+        )
     return DerivationResult(holds=True, steps=steps, points=POINTS, gap=gap)
 
 
@@ -151,7 +173,9 @@ def judge(theorem: Theorem, mutants: bool = True, seed: int = 0) -> Verdict:
     results, violations, measured = _judge_claims(theorem, instances, theorem.measure)
     problems = [f"claim '{c.name}' was exercised by no instance" for c in theorem.claims if c.name not in results]
     problems += [
-        f"claim '{r.name}' fails on {r.worst}: {r.lhs:.12g} against {r.rhs:.12g}" for r in results.values() if not r.holds
+        f"claim '{r.name}' fails on {r.worst}: {r.lhs:.12g} against {r.rhs:.12g}"
+        for r in results.values()
+        if not r.holds
     ]
     derivation = judge_derivation(theorem, instances, measured)
     if not derivation.holds:
@@ -168,15 +192,32 @@ def judge(theorem: Theorem, mutants: bool = True, seed: int = 0) -> Verdict:
         outcome = theorem.sampled().run(SEED[str(seed)])
         sampled = outcome.record()
         if not outcome.passed:
-            problems.append(f"sampled check fails: statistic {outcome.statistic:.4g}, threshold {outcome.threshold:.4g}")
+            problems.append(
+                f"sampled check fails: statistic {outcome.statistic:.4g}, threshold {outcome.threshold:.4g}"
+            )
     main = max(results.values(), key=lambda r: violations[r.name], default=None) if problems else None
     first = main or next(iter(results.values()), None)
     return Verdict(
-        id=theorem.id, kind=theorem.kind, title=theorem.title, source=theorem.source, reading=theorem.reading,
-        holds=not problems, lhs=first.lhs if first else 0.0, rhs=first.rhs if first else 0.0, gap=first.gap if first else 0.0,
-        tolerance=first.tolerance if first else 0.0, instances=len(instances), mutants=tuple(killed), sampled=sampled,
-        seconds=time.perf_counter() - started, claims=tuple(results.values()), derivation=derivation,
-        hypotheses=theorem.hypotheses, statement=theorem.statement, outcome=theorem.outcome, problems=tuple(problems),
+        id=theorem.id,
+        kind=theorem.kind,
+        title=theorem.title,
+        source=theorem.source,
+        reading=theorem.reading,
+        holds=not problems,
+        lhs=first.lhs if first else 0.0,
+        rhs=first.rhs if first else 0.0,
+        gap=first.gap if first else 0.0,
+        tolerance=first.tolerance if first else 0.0,
+        instances=len(instances),
+        mutants=tuple(killed),
+        sampled=sampled,
+        seconds=time.perf_counter() - started,
+        claims=tuple(results.values()),
+        derivation=derivation,
+        hypotheses=theorem.hypotheses,
+        statement=theorem.statement,
+        outcome=theorem.outcome,
+        problems=tuple(problems),
     )
 
 
@@ -216,6 +257,7 @@ def break_mutant(theorem_id: str, mutant_name: str) -> MutantResult:
         if mutant.name == mutant_name:
             return judge_mutant(theorem, mutant)
     raise InputError(
-        f"{theorem.id} has no mutant of this name", found=repr(mutant_name),
+        f"{theorem.id} has no mutant of this name",
+        found=repr(mutant_name),
         hint="it has " + ", ".join(m.name for m in theorem.mutants),
     )

@@ -33,9 +33,13 @@ def kill_matrix(ids: Sequence[str], json: Path | None, *, jobs: int) -> int:
     print(" " * width + "  " + " ".join(f"{c:>4}" for c in columns))
     rows: dict[str, dict[str, str]] = {}
     with progress("planting", len(bugs)) as step:
-        for (owner, name), outcome in zip(bugs, run_in_order(row, [(i, n, columns) for i, n in bugs], jobs), strict=True):
+        for (owner, name), outcome in zip(
+            bugs, run_in_order(row, [(i, n, columns) for i, n in bugs], jobs), strict=True
+        ):
             rows[f"{owner}:{name}"] = outcome
-            marks = " ".join(f"{'X' if v and not v.startswith('error') else 'E' if v else '.':>4}" for v in outcome.values())
+            marks = " ".join(
+                f"{'X' if v and not v.startswith('error') else 'E' if v else '.':>4}" for v in outcome.values()
+            )
             step(f"{owner + ':' + name:<{width}}  {marks}")
     print("X notices (a claim breaks by > 1000 tolerances), E stops with an error, . does not notice")
     if json is not None:

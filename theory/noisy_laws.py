@@ -39,14 +39,19 @@ class NoisyLaw:
         return torch.from_numpy(grid), torch.from_numpy(mass / mass.sum())
 
 
+def noisy(log_p: Tensor, sigma: float, z: Tensor) -> Tensor:
+    """Log law softmax(log p + sigma z), as `testbed.policies.logit_noise` makes it from its own draws."""
+    return torch.log_softmax(log_p + sigma * z, -1)
+
+
 def measure_noise(instance: NoisyLaw, reading: str = "behavior") -> Quantities:
     """E d2 over the noise by Gauss-Hermite quadrature of the library's d2, against the closed form."""
     z, weight = instance.noise()
     log_p = torch.tensor(instance.probs, dtype=torch.float64).log()
     if reading == "correlated":
         z = torch.cat([z[:, :1], 0.5 * z[:, :1] + 0.75**0.5 * z[:, 1:]], 1)
-    clean, noisy = log_p.expand_as(z), torch.log_softmax(log_p + instance.sigma * z, -1)
-    d2 = ratio_moment(noisy, clean) if reading == "target" else ratio_moment(clean, noisy)
+    clean, moved = log_p.expand_as(z), noisy(log_p, instance.sigma, z)
+    d2 = ratio_moment(moved, clean) if reading == "target" else ratio_moment(clean, moved)
     same = sum(p * p for p in instance.probs)
     return {"pointwise": d2, "noise": (weight * d2).sum(), "closed": same + np.exp(instance.sigma**2) * (1 - same)}
 

@@ -72,7 +72,8 @@ def verify_all(ids: Sequence[str], json: Path | None, *, mutants: bool, jobs: in
     print(
         f"{good} of {len(chosen)} theorems decided as catalogued, "
         + (f"{killed} of {total} mutants killed, " if mutants else "mutants not run, ")
-        + f"{header['seconds']:.1f} s" + (f"; records in {json}" if json else "")
+        + f"{header['seconds']:.1f} s"
+        + (f"; records in {json}" if json else "")
     )
     if interrupted:
         print("interrupted: the verdicts above are kept", file=sys.stderr)
@@ -136,13 +137,24 @@ def break_some(spec: str | None, json: Path | None, *, jobs: int) -> int:
             for (theorem_id, _), m in zip(calls, run_in_order(break_one, calls, jobs), strict=True):
                 results.append((theorem_id, m))
                 word = "REFUTED" if m.killed else "SURVIVED"
-                step(f"{word} {theorem_id}:{m.name} ({m.kind}) margin {m.margin:.3g}, needs > {m.required:.0e}: {m.problem or m.why}")
+                step(
+                    f"{word} {theorem_id}:{m.name} ({m.kind}) margin {m.margin:.3g}, needs > {m.required:.0e}: {m.problem or m.why}"
+                )
     except KeyboardInterrupt:
         interrupted = True
     if json is not None:
         records = [
-            {"theorem": i, "name": m.name, "kind": m.kind, "killed": m.killed, "margin": m.margin, "required": m.required,
-             "broke": list(m.broke), "why": m.why, "problem": m.problem}
+            {
+                "theorem": i,
+                "name": m.name,
+                "kind": m.kind,
+                "killed": m.killed,
+                "margin": m.margin,
+                "required": m.required,
+                "broke": list(m.broke),
+                "why": m.why,
+                "problem": m.problem,
+            }
             for i, m in results
         ]
         write_json_atomic(json, {"header": provenance(), "mutants": records})

@@ -61,7 +61,11 @@ class MeanCheck:
         exact = float(instance.target_law.expect(instance.target_law.batch.reward))
         variance = float(law.expect((terms - exact) ** 2))
         gate = MeanGate(
-            name=name, mean=exact, variance=variance, low=float(terms.min()), high=float(terms.max()),
+            name=name,
+            mean=exact,
+            variance=variance,
+            low=float(terms.min()),
+            high=float(terms.max()),
             effect=effect * variance**0.5,
         )
 
@@ -75,8 +79,14 @@ class MeanCheck:
         n = self.gate.sample_size()
         result = self.gate.decide(self.draw(n, RandomChooser(seed[self.name])))
         return SampledOutcome(
-            passed=result.passed, statistic=result.statistic, threshold=result.threshold, n=n, alpha=result.alpha,
-            power=result.power, effect=self.gate.effect, what=self.what,
+            passed=result.passed,
+            statistic=result.statistic,
+            threshold=result.threshold,
+            n=n,
+            alpha=result.alpha,
+            power=result.power,
+            effect=self.gate.effect,
+            what=self.what,
         )
 
 

@@ -51,4 +51,6 @@ def independent_tokens(probs: list[float]) -> MarkovPolicy:
     >>> independent_tokens([0.8, 0.2]).next_log_probs(torch.tensor([[0, 1]])).exp()
     tensor([[0.8000, 0.2000]], dtype=torch.float64)
     """
-    return MarkovPolicy.from_probs(torch.tensor([probs], dtype=torch.float64), torch.zeros(1, len(probs), dtype=torch.int64))
+    return MarkovPolicy.from_probs(
+        torch.tensor([probs], dtype=torch.float64), torch.zeros(1, len(probs), dtype=torch.int64)
+    )

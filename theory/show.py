@@ -24,7 +24,10 @@ def show_theorem(theorem_id: str, latex: bool = False) -> str:
     if theorem.reading:
         lines.append("This is a reading: the paper's abstract is public to us, its formulas are not.")
     lines += [f"  {r}" for r in theorem.references]
-    lines += ["", f"Derivation (on the shape of instance '{instance.name}'; each line checked exactly at {POINTS} random points)"]
+    lines += [
+        "",
+        f"Derivation (on the shape of instance '{instance.name}'; each line checked exactly at {POINTS} random points)",
+    ]
     number = 0
     for chain in derivation.chains:
         for position, step in enumerate(chain):

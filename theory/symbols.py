@@ -105,7 +105,9 @@ class SymbolicWorld:
     def rho_definition(self) -> dict[sp.Symbol, sp.Expr]:
         """Substitution r = p/m for every ratio symbol."""
         return {
-            self.rho(k, h, a): self.pi(h, a) / self.mu(k, h, a) for k in range(self.n_behaviors) for h, a in self.parameters
+            self.rho(k, h, a): self.pi(h, a) / self.mu(k, h, a)
+            for k in range(self.n_behaviors)
+            for h, a in self.parameters
         }
 
     def total_return(self, y: Prefix) -> sp.Expr:
@@ -129,7 +131,7 @@ class SymbolicWorld:
         return [self.logit_derivative(objective, h, b) for h, b in self.parameters]
 
     def score(self, y: Prefix, t: int, h: Prefix, b: int) -> sp.Expr:
-        """d log pi(y_t | y_<t) / d l(h, b) = 1{y_<t = h} (1{y_t = b} - p(h, b))."""
+        """D log pi(y_t | y_<t) / d l(h, b) = 1{y_<t = h} (1{y_t = b} - p(h, b))."""
         return sp.Integer(int(y[t] == b)) - self.pi(h, b) if y[:t] == h else sp.Integer(0)
 
     def value(self, h: Prefix, branch: int | None = None) -> sp.Expr:

@@ -28,10 +28,13 @@ def _visited(w: SymbolicWorld, h: Prefix) -> sp.Expr:
 def _stated(w: SymbolicWorld, value: Callable[[Prefix, int], sp.Expr]) -> list[sp.Expr]:
     """E_mu[sum_t rho_t s_t X] as a sum over responses; X is told the response and the position."""
     return [
-        sp.Add(*[
-            p * w.rho(w.branches[xi][h], h, y[len(h)]) * w.score(y, len(h), h, c) * value(y, len(h))
-            for xi, y, p in w.draws() if y[: len(h)] == h and len(y) > len(h)
-        ])
+        sp.Add(
+            *[
+                p * w.rho(w.branches[xi][h], h, y[len(h)]) * w.score(y, len(h), h, c) * value(y, len(h))
+                for xi, y, p in w.draws()
+                if y[: len(h)] == h and len(y) > len(h)
+            ]
+        )
         for h, c in w.parameters
     ]
 
@@ -40,11 +43,15 @@ def _at_prefixes(w: SymbolicWorld, weight: Callable[[Prefix, int], sp.Expr], val
     """sum_xi sum_h weight(h, xi) E_{y~pi}[s X(h, y, xi)], logit by logit."""
     alive = set(live(w))
     return [
-        sp.Add(*[
-            weight(h, xi) * w.pi(h, a) * w.score((*h, a), len(h), h, c) * value(h, a, xi)
-            for xi in range(len(w.branches)) for a in range(w.vocab_size)
-        ])
-        if h in alive else sp.Integer(0)
+        sp.Add(
+            *[
+                weight(h, xi) * w.pi(h, a) * w.score((*h, a), len(h), h, c) * value(h, a, xi)
+                for xi in range(len(w.branches))
+                for a in range(w.vocab_size)
+            ]
+        )
+        if h in alive
+        else sp.Integer(0)
         for h, c in w.parameters
     ]
 
@@ -57,12 +64,26 @@ def update_chain(w: SymbolicWorld) -> list[Step]:
     """Token ratio times A^pi: the target's update at the sampler's prefixes."""
     stated = _stated(w, lambda y, t: _advantage(w, y[:t], y[t]))
     return [
-        Step("definition", stated, "sampler's law, one ratio per token, score, advantage of the target", quantity="token_update",
-             tex=r"E_\mu\Big[\sum_t \rho_t s_t A^\pi(h_t, y_t)\Big]"),
-        Step("ratio", [e.xreplace(w.rho_definition()) for e in stated], "rho_t replaces mu(y_t|h_t) by pi(y_t|h_t), no more",
-             tex=r"\sum_{\xi, y} P(\xi) \sum_t \mu(h_t)\, \pi(y_t \mid h_t)\, \mu(y_{>t} \mid h_t, y_t)\, s_t A^\pi"),
-        Step("behavior_prefixes", _at_sampler_prefixes(w, lambda h, a, xi: _advantage(w, h, a)), "what follows t sums to 1",
-             quantity="prefix_update", tex=r"\sum_t E_{h_t \sim \mu}\, E_{y_t \sim \pi}[s_t A^\pi(h_t, y_t)]"),
+        Step(
+            "definition",
+            stated,
+            "sampler's law, one ratio per token, score, advantage of the target",
+            quantity="token_update",
+            tex=r"E_\mu\Big[\sum_t \rho_t s_t A^\pi(h_t, y_t)\Big]",
+        ),
+        Step(
+            "ratio",
+            [e.xreplace(w.rho_definition()) for e in stated],
+            "rho_t replaces mu(y_t|h_t) by pi(y_t|h_t), no more",
+            tex=r"\sum_{\xi, y} P(\xi) \sum_t \mu(h_t)\, \pi(y_t \mid h_t)\, \mu(y_{>t} \mid h_t, y_t)\, s_t A^\pi",
+        ),
+        Step(
+            "behavior_prefixes",
+            _at_sampler_prefixes(w, lambda h, a, xi: _advantage(w, h, a)),
+            "what follows t sums to 1",
+            quantity="prefix_update",
+            tex=r"\sum_t E_{h_t \sim \mu}\, E_{y_t \sim \pi}[s_t A^\pi(h_t, y_t)]",
+        ),
     ]
 
 
@@ -75,15 +96,33 @@ def terminal_chain(w: SymbolicWorld) -> list[Step]:
     )
     critic = _at_sampler_prefixes(w, lambda h, a, xi: w.action_value(h, a, xi) - w.action_value(h, a))
     return [
-        Step("terminal_definition", stated, "the same with the reward of the whole response", quantity="terminal_update",
-             tex=r"E_\mu\Big[\sum_t \rho_t s_t R\Big]"),
-        Step("terminal_ratio", [e.xreplace(w.rho_definition()) for e in stated], "rho_t replaces mu(y_t|h_t) by pi(y_t|h_t)",
-             tex=r"\sum_{\xi, y} P(\xi) \sum_t \mu(h_t)\, \pi(y_t \mid h_t)\, \mu(y_{>t} \mid h_t, y_t)\, s_t R"),
-        Step("behavior_critic", predicted, "the rest stays the sampler's: summed out it is Q of the realised behaviours",
-             quantity="terminal_predicted", tex=r"\sum_t E_{\xi, h_t \sim \mu}\, E_{y_t \sim \pi}[s_t Q^{\mu_\xi}(h_t, y_t)]"),
-        Step("both_biases", [g + s + c for g, s, c in zip(w.gradient(), state, critic, strict=True)],
-             "add and subtract the target's critic and prefixes; grad J by differentiation", quantity="terminal_decomposed",
-             tex=r"\nabla J + \sum_{t,h} (\mu_t - \pi_t)(h) E_\pi[s A^\pi] + \sum_t E_{\xi,\mu} E_\pi[s (Q^{\mu_\xi} - Q^\pi)]"),
+        Step(
+            "terminal_definition",
+            stated,
+            "the same with the reward of the whole response",
+            quantity="terminal_update",
+            tex=r"E_\mu\Big[\sum_t \rho_t s_t R\Big]",
+        ),
+        Step(
+            "terminal_ratio",
+            [e.xreplace(w.rho_definition()) for e in stated],
+            "rho_t replaces mu(y_t|h_t) by pi(y_t|h_t)",
+            tex=r"\sum_{\xi, y} P(\xi) \sum_t \mu(h_t)\, \pi(y_t \mid h_t)\, \mu(y_{>t} \mid h_t, y_t)\, s_t R",
+        ),
+        Step(
+            "behavior_critic",
+            predicted,
+            "the rest stays the sampler's: summed out it is Q of the realised behaviours",
+            quantity="terminal_predicted",
+            tex=r"\sum_t E_{\xi, h_t \sim \mu}\, E_{y_t \sim \pi}[s_t Q^{\mu_\xi}(h_t, y_t)]",
+        ),
+        Step(
+            "both_biases",
+            [g + s + c for g, s, c in zip(w.gradient(), state, critic, strict=True)],
+            "add and subtract the target's critic and prefixes; grad J by differentiation",
+            quantity="terminal_decomposed",
+            tex=r"\nabla J + \sum_{t,h} (\mu_t - \pi_t)(h) E_\pi[s A^\pi] + \sum_t E_{\xi,\mu} E_\pi[s (Q^{\mu_\xi} - Q^\pi)]",
+        ),
     ]
 
 
@@ -97,21 +136,53 @@ def bound_chain(w: SymbolicWorld) -> list[Step]:
     distance = sp.Add(*[_distance(w, t) for t in range(w.horizon)])
     largest = _maximum(list(inner.values()))
     advantage = _maximum([sp.Abs(_advantage(w, h, a)) for h in live(w) for a in tokens])
-    score = _maximum([sp.sqrt(sp.Add(*[w.score((*h, a), len(h), h, c) ** 2 for c in tokens])) for h in live(w) for a in tokens])
+    score = _maximum(
+        [sp.sqrt(sp.Add(*[w.score((*h, a), len(h), h, c) ** 2 for c in tokens])) for h in live(w) for a in tokens]
+    )
     return [
-        Step("norm", sp.sqrt(sp.Add(*[b**2 for b in bias])), "norm of update minus J differentiated", quantity="bias_norm",
-             tex=r"\Big\| \sum_t \sum_h (\mu_t - \pi_t)(h)\, E_\pi[s A^\pi] \Big\|"),
-        Step("blocks", sp.sqrt(sp.Add(*[gap[h] ** 2 * inner[h] ** 2 for h in gap])),
-             "tabular: the scores of different prefixes are orthogonal; E_pi[s A] = pi A in its own block",
-             tex=r"\Big(\sum_{t, h} (\mu_t - \pi_t)(h)^2\, \|E_\pi[s A^\pi \mid h]\|^2\Big)^{1/2}"),
-        Step("largest_block", largest * sp.sqrt(sp.Add(*[g**2 for g in gap.values()])), "largest block in front", relation="<=",
-             tex=r"\max_h \|E_\pi[s A^\pi \mid h]\| \Big(\sum_{t, h} (\mu_t - \pi_t)(h)^2\Big)^{1/2}"),
-        Step("total_variation", largest * sp.sqrt(2) * distance, "gaps of either sign add up to at most TV_t each", relation="<=",
-             tex=r"\sqrt 2\, \max_h \|E_\pi[s A^\pi \mid h]\| \sum_t \mathrm{TV}_t"),
-        Step("tabular", sp.sqrt(2) * advantage * score * distance, "norm of a mean <= largest norm", relation="<=",
-             quantity="tabular_bound", tex=r"\sqrt 2\, \max|A^\pi| \max\|s\| \sum_t \mathrm{TV}_t"),
-        Step("general", 2 * advantage * score * distance, "without orthogonality only sum_h |gap| = 2 TV_t is left",
-             relation="<=", quantity="bias_bound", tex=r"2 \max|A^\pi| \max\|s\| \sum_t \mathrm{TV}_t"),
+        Step(
+            "norm",
+            sp.sqrt(sp.Add(*[b**2 for b in bias])),
+            "norm of update minus J differentiated",
+            quantity="bias_norm",
+            tex=r"\Big\| \sum_t \sum_h (\mu_t - \pi_t)(h)\, E_\pi[s A^\pi] \Big\|",
+        ),
+        Step(
+            "blocks",
+            sp.sqrt(sp.Add(*[gap[h] ** 2 * inner[h] ** 2 for h in gap])),
+            "tabular: the scores of different prefixes are orthogonal; E_pi[s A] = pi A in its own block",
+            tex=r"\Big(\sum_{t, h} (\mu_t - \pi_t)(h)^2\, \|E_\pi[s A^\pi \mid h]\|^2\Big)^{1/2}",
+        ),
+        Step(
+            "largest_block",
+            largest * sp.sqrt(sp.Add(*[g**2 for g in gap.values()])),
+            "largest block in front",
+            relation="<=",
+            tex=r"\max_h \|E_\pi[s A^\pi \mid h]\| \Big(\sum_{t, h} (\mu_t - \pi_t)(h)^2\Big)^{1/2}",
+        ),
+        Step(
+            "total_variation",
+            largest * sp.sqrt(2) * distance,
+            "gaps of either sign add up to at most TV_t each",
+            relation="<=",
+            tex=r"\sqrt 2\, \max_h \|E_\pi[s A^\pi \mid h]\| \sum_t \mathrm{TV}_t",
+        ),
+        Step(
+            "tabular",
+            sp.sqrt(2) * advantage * score * distance,
+            "norm of a mean <= largest norm",
+            relation="<=",
+            quantity="tabular_bound",
+            tex=r"\sqrt 2\, \max|A^\pi| \max\|s\| \sum_t \mathrm{TV}_t",
+        ),
+        Step(
+            "general",
+            2 * advantage * score * distance,
+            "without orthogonality only sum_h |gap| = 2 TV_t is left",
+            relation="<=",
+            quantity="bias_bound",
+            tex=r"2 \max|A^\pi| \max\|s\| \sum_t \mathrm{TV}_t",
+        ),
     ]
 
 
@@ -120,26 +191,51 @@ def distance_chain(w: SymbolicWorld) -> list[Step]:
     positions = range(w.horizon)
 
     def telescoped(t: int) -> sp.Expr:
-        return sp.Add(*[
-            w.prior(xi) * w.prob_mu(h[:s], xi) * sp.Abs(w.mu(w.branches[xi][h[:s]], h[:s], h[s]) - w.pi(h[:s], h[s]))
-            * sp.prod([w.pi(h[:r], h[r]) for r in range(s + 1, t)]) / 2
-            for xi in range(len(w.branches)) for h in live(w, t) for s in range(t)
-        ])
+        return sp.Add(
+            *[
+                w.prior(xi)
+                * w.prob_mu(h[:s], xi)
+                * sp.Abs(w.mu(w.branches[xi][h[:s]], h[:s], h[s]) - w.pi(h[:s], h[s]))
+                * sp.prod([w.pi(h[:r], h[r]) for r in range(s + 1, t)])
+                / 2
+                for xi in range(len(w.branches))
+                for h in live(w, t)
+                for s in range(t)
+            ]
+        )
 
     def token(s: int) -> sp.Expr:
-        return sp.Add(*[
-            w.prior(xi) * w.prob_mu(h, xi) * sp.Abs(w.mu(w.branches[xi][h], h, a) - w.pi(h, a)) / 2
-            for xi in range(len(w.branches)) for h in live(w, s) for a in range(w.vocab_size)
-        ])
+        return sp.Add(
+            *[
+                w.prior(xi) * w.prob_mu(h, xi) * sp.Abs(w.mu(w.branches[xi][h], h, a) - w.pi(h, a)) / 2
+                for xi in range(len(w.branches))
+                for h in live(w, s)
+                for a in range(w.vocab_size)
+            ]
+        )
 
     return [
-        Step("prefix_distance", [_distance(w, t) for t in positions], "half the L1 distance of the two laws of h_t",
-             quantity="prefix_distance", tex=r"\mathrm{TV}_t = \tfrac12 \sum_h |\mu_t(h) - \pi_t(h)|"),
-        Step("telescope", [telescoped(t) for t in positions],
-             "exchange mu for pi one token at a time, triangle inequality (over the noise too)", relation="<=",
-             tex=r"\sum_{s<t} \tfrac12 \sum_{h_t} \mu(h_s)\, |\mu - \pi|(y_s \mid h_s)\, \pi(y_{s+1..t-1} \mid h_{s+1})"),
-        Step("token_distance", [sp.Add(*[token(s) for s in range(t)]) for t in positions], "the pi-tail sums to 1",
-             quantity="token_distance_before", tex=r"\sum_{s<t} E_\mu[\mathrm{TV}(\pi, \mu \text{ at } h_s)]"),
+        Step(
+            "prefix_distance",
+            [_distance(w, t) for t in positions],
+            "half the L1 distance of the two laws of h_t",
+            quantity="prefix_distance",
+            tex=r"\mathrm{TV}_t = \tfrac12 \sum_h |\mu_t(h) - \pi_t(h)|",
+        ),
+        Step(
+            "telescope",
+            [telescoped(t) for t in positions],
+            "exchange mu for pi one token at a time, triangle inequality (over the noise too)",
+            relation="<=",
+            tex=r"\sum_{s<t} \tfrac12 \sum_{h_t} \mu(h_s)\, |\mu - \pi|(y_s \mid h_s)\, \pi(y_{s+1..t-1} \mid h_{s+1})",
+        ),
+        Step(
+            "token_distance",
+            [sp.Add(*[token(s) for s in range(t)]) for t in positions],
+            "the pi-tail sums to 1",
+            quantity="token_distance_before",
+            tex=r"\sum_{s<t} E_\mu[\mathrm{TV}(\pi, \mu \text{ at } h_s)]",
+        ),
     ]
 
 

@@ -60,8 +60,11 @@ def bias_chain(w: SymbolicWorld, reading: str) -> list[Step]:
 
     def on_policy(value: Callable[[Prefix, int], sp.Expr]) -> list[sp.Expr]:
         return [
-            sp.Add(*[w.prob_pi(h) * w.pi(h, a) * w.score((*h, a), len(h), h, c) * value(h, a) for a in range(w.vocab_size)])
-            if _live(w, h) else sp.Integer(0)
+            sp.Add(
+                *[w.prob_pi(h) * w.pi(h, a) * w.score((*h, a), len(h), h, c) * value(h, a) for a in range(w.vocab_size)]
+            )
+            if _live(w, h)
+            else sp.Integer(0)
             for h, c in w.parameters
         ]
 
@@ -73,36 +76,61 @@ def bias_chain(w: SymbolicWorld, reading: str) -> list[Step]:
 
     gradient = w.gradient()
     stated = [
-        sp.Add(*[
-            p * w.weight(y, xi, corrected_through(y, xi, len(h))) * w.score(y, len(h), h, c) * w.total_return(y)
-            for xi, y, p in w.draws() if y[: len(h)] == h and len(y) > len(h)
-        ])
+        sp.Add(
+            *[
+                p * w.weight(y, xi, corrected_through(y, xi, len(h))) * w.score(y, len(h), h, c) * w.total_return(y)
+                for xi, y, p in w.draws()
+                if y[: len(h)] == h and len(y) > len(h)
+            ]
+        )
         for h, c in w.parameters
     ]
     predicted = on_policy(d)
     what = "the product through t" if reading == "prefix" else "the product through the end of t's segment"
     symbol = "W_t" if reading == "prefix" else "W_{(S_t)}"
     steps = [
-        Step("definition", [s - g for s, g in zip(stated, gradient, strict=True)], f"{what} times score times terminal reward, "
-             "minus J differentiated", quantity=f"{reading}_bias", tex=rf"E_\mu\Big[\sum_t {symbol} s_t R\Big] - \nabla J"),
-        Step("ratios", [s.xreplace(w.rho_definition()) - g for s, g in zip(stated, gradient, strict=True)],
-             f"rho = pi/mu_S cancels mu over {what}",
-             tex=r"\sum_{\xi, y} P(\xi) \sum_t \pi(\cdot)\, \mu(\text{rest})\, s_t R - \nabla J"),
-        Step("continuation", [s - g for s, g in zip(on_policy(averaged), gradient, strict=True)],
-             "the rest stays the sampler's and sums to its Q; pi does not depend on xi, so xi keeps its prior",
-             tex=r"\sum_t \sum_{h_t, y_t} \pi(h_t) \pi(y_t \mid h_t)\, s_t\, E_\xi[Q^{\mu_\xi}(h_t, y_t)] - \nabla J"),
-        Step("policy_gradient_theorem", predicted, "grad J is the same sum with Q of the target",
-             quantity=f"{reading}_predicted", tex=r"E_\pi\Big[\sum_t s_t D(h_t, y_t)\Big],\ D = E_\xi[Q^{\mu_\xi}] - Q^\pi"),
+        Step(
+            "definition",
+            [s - g for s, g in zip(stated, gradient, strict=True)],
+            f"{what} times score times terminal reward, minus J differentiated",
+            quantity=f"{reading}_bias",
+            tex=rf"E_\mu\Big[\sum_t {symbol} s_t R\Big] - \nabla J",
+        ),
+        Step(
+            "ratios",
+            [s.xreplace(w.rho_definition()) - g for s, g in zip(stated, gradient, strict=True)],
+            f"rho = pi/mu_S cancels mu over {what}",
+            tex=r"\sum_{\xi, y} P(\xi) \sum_t \pi(\cdot)\, \mu(\text{rest})\, s_t R - \nabla J",
+        ),
+        Step(
+            "continuation",
+            [s - g for s, g in zip(on_policy(averaged), gradient, strict=True)],
+            "the rest stays the sampler's and sums to its Q; pi does not depend on xi, so xi keeps its prior",
+            tex=r"\sum_t \sum_{h_t, y_t} \pi(h_t) \pi(y_t \mid h_t)\, s_t\, E_\xi[Q^{\mu_\xi}(h_t, y_t)] - \nabla J",
+        ),
+        Step(
+            "policy_gradient_theorem",
+            predicted,
+            "grad J is the same sum with Q of the target",
+            quantity=f"{reading}_predicted",
+            tex=r"E_\pi\Big[\sum_t s_t D(h_t, y_t)\Big],\ D = E_\xi[Q^{\mu_\xi}] - Q^\pi",
+        ),
     ]
     per_logit = [
         w.prob_pi(h) * w.pi(h, c) * (d(h, c) - sp.Add(*[w.pi(h, a) * d(h, a) for a in range(w.vocab_size)]))
-        if _live(w, h) else sp.Integer(0)
+        if _live(w, h)
+        else sp.Integer(0)
         for h, c in w.parameters
     ]
     steps.append(
-        Step("per_logit", per_logit, "tabular: no other prefix touches the logit (h, a), so the bias is 0 iff D(h, .) equals "
-             "its own mean at every token and prefix the target reaches", quantity=f"{reading}_per_logit",
-             tex=r"P_\pi(h)\, \pi(a \mid h)\, \big(D(h, a) - E_{a' \sim \pi}[D(h, a')]\big)")
+        Step(
+            "per_logit",
+            per_logit,
+            "tabular: no other prefix touches the logit (h, a), so the bias is 0 iff D(h, .) equals "
+            "its own mean at every token and prefix the target reaches",
+            quantity=f"{reading}_per_logit",
+            tex=r"P_\pi(h)\, \pi(a \mid h)\, \big(D(h, a) - E_{a' \sim \pi}[D(h, a')]\big)",
+        )
     )
     return steps
 

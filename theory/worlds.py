@@ -91,7 +91,9 @@ def world(
     """Build a world with random policies and rewards, addressed by its name (the same name gives the same numbers)."""
     stream = STREAM[name]
     pi = target or TabularPolicy.random(vocab_size, horizon, stream["target"], scale)
-    mus = policies or tuple(TabularPolicy.random(vocab_size, horizon, stream[f"behavior {k}"], scale) for k in range(behaviors))
+    mus = policies or tuple(
+        TabularPolicy.random(vocab_size, horizon, stream[f"behavior {k}"], scale) for k in range(behaviors)
+    )
     env = PrefixTree.random(vocab_size, horizon, stream["env"], eos, binary)
     if rewards is not None:
         env = PrefixTree(vocab_size, horizon, rewards, eos)

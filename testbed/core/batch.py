@@ -90,7 +90,9 @@ class SegmentedBatch:
 
     def __post_init__(self) -> None:
         if self.mask.dim() != 2 or self.mask.dtype != torch.bool:
-            raise InputError("`mask` must be a boolean tensor [B, T]", found=f"{self.mask.dtype} {tuple(self.mask.shape)}")
+            raise InputError(
+                "`mask` must be a boolean tensor [B, T]", found=f"{self.mask.dtype} {tuple(self.mask.shape)}"
+            )
         shape = tuple(self.mask.shape)
         clipped: dict[str, int] = {}
         grids: dict[str, float] = {}
@@ -115,7 +117,8 @@ class SegmentedBatch:
         self._check_segments()
         if self.strict and grids:
             raise InputError(
-                "strict batches take float32 or float64 log-probabilities", hint="record log-probs in float32",
+                "strict batches take float32 or float64 log-probabilities",
+                hint="record log-probs in float32",
                 found="16-bit values in " + ", ".join(f"`{k}` (grid {g:g} nats)" for k, g in grids.items()),
             )
         unsupported = int((torch.isneginf(self.logp_target) & self.mask).sum())
@@ -126,7 +129,8 @@ class SegmentedBatch:
             bad = value.isnan() & self.mask
             if bool(bad.any()):
                 raise InputError(
-                    f"`{name}` must not be NaN on a real token", found=f"{int(bad.sum())} NaN, first at {first_index(bad)}"
+                    f"`{name}` must not be NaN on a real token",
+                    found=f"{int(bad.sum())} NaN, first at {first_index(bad)}",
                 )
         fill = 0 if name in ("tokens", "token_reward", "action_value") else -1
         return torch.where(self.mask, value, torch.full((), fill, dtype=value.dtype, device=value.device))
@@ -135,7 +139,9 @@ class SegmentedBatch:
         empty = ~self.mask.any(1)
         bad = ~torch.isfinite(self.reward) & ~empty
         if bool(bad.any()):
-            raise InputError("`reward` must be finite", found=f"{int(bad.sum())} non-finite, first at {first_index(bad)}")
+            raise InputError(
+                "`reward` must be finite", found=f"{int(bad.sum())} non-finite, first at {first_index(bad)}"
+            )
         zero = torch.zeros((), dtype=self.reward.dtype, device=self.reward.device)
         object.__setattr__(self, "reward", torch.where(empty, zero, self.reward))
 
@@ -151,7 +157,8 @@ class SegmentedBatch:
         if bool(drop.any()):
             b, t = first_index(drop)
             raise InputError(
-                "`segment` must not decrease along a response", hint="label segments in the order they were drawn",
+                "`segment` must not decrease along a response",
+                hint="label segments in the order they were drawn",
                 found=f"{int(self.segment[b, t])} after {int(before[b, t])} at ({b}, {t})",
             )
 
@@ -185,7 +192,9 @@ class SegmentedBatch:
         value = getattr(self, name)
         if value is None:
             raise MissingField(
-                f"rule `{rule}` needs `{name}`", found="a batch without it", hint=f"record `{name}` when the tokens are drawn"
+                f"rule `{rule}` needs `{name}`",
+                found="a batch without it",
+                hint=f"record `{name}` when the tokens are drawn",
             )
         return value
 
@@ -199,11 +208,7 @@ class SegmentedBatch:
     def select(self, rows: Tensor | Sequence[int]) -> SegmentedBatch:
         """Return the batch of these rows (indices or a boolean mask over responses), in that order."""
         index = torch.as_tensor(rows, device=self.mask.device)
-        picked = {
-            f.name: value[index]
-            for f in fields(self)
-            if isinstance(value := getattr(self, f.name), Tensor)
-        }
+        picked = {f.name: value[index] for f in fields(self) if isinstance(value := getattr(self, f.name), Tensor)}
         laws = self.next_token
         if laws is not None:
             laws = NextTokenLaws(**{f.name: getattr(laws, f.name)[index] for f in fields(laws)})

@@ -39,14 +39,16 @@ def clean_log_prob(
     if math.isnan(high):
         bad = plain.isnan()
         raise InputError(
-            f"`{name}` must not be NaN on a real token", found=f"{int(bad.sum())} NaN, first at {first_index(bad)}",
+            f"`{name}` must not be NaN on a real token",
+            found=f"{int(bad.sum())} NaN, first at {first_index(bad)}",
             hint="drop the response or mask the token; a missing log-prob is not 0",
         )
     if high > POSITIVE_TOLERANCE:
         above = plain > POSITIVE_TOLERANCE
         where = first_index(above)
         raise InputError(
-            f"`{name}` must be log-probabilities <= 0", hint="did you pass a probability or a logit?",
+            f"`{name}` must be log-probabilities <= 0",
+            hint="did you pass a probability or a logit?",
             found=f"{int(above.sum())} above 1e-6, first {float(plain[where]):.6g} at {where}",
         )
     if name == "logp_behavior" and low == -math.inf:

@@ -32,7 +32,9 @@ class Chooser(Protocol):
 def checked(probs: Float[Tensor, "B V"]) -> Float[Tensor, "B V"]:
     """Return the probabilities in float64, or raise InputError if a row is not a law (tolerance 1e-6 on its sum)."""
     p = probs.double()
-    if p.numel() and (not bool(torch.isfinite(p).all()) or float(p.min()) < 0 or float((p.sum(-1) - 1).abs().max()) > 1e-6):
+    if p.numel() and (
+        not bool(torch.isfinite(p).all()) or float(p.min()) < 0 or float((p.sum(-1) - 1).abs().max()) > 1e-6
+    ):
         raise InputError(
             "each row of `probs` must be non-negative and sum to 1",
             found=f"sums from {float(p.sum(-1).min()):.6g} to {float(p.sum(-1).max()):.6g}, least entry {float(p.min()):.6g}",
@@ -151,7 +153,8 @@ class ReplayChooser:
         while True:
             if len(results) >= limit:
                 raise InputError(
-                    f"the decision tree must have at most {limit} branches", found=f"more than {limit}",
+                    f"the decision tree must have at most {limit} branches",
+                    found=f"more than {limit}",
                     hint="shorten the horizon or the vocabulary, or sample with RandomChooser",
                 )
             chooser = ReplayChooser(script)

@@ -73,17 +73,21 @@ def resolve_missing(
     tokens, responses = int(missing.sum()), int(rows.sum())
     if tokens and policy == "raise":
         raise InputError(
-            "every real token needs the log-prob it was drawn with", hint=f"or choose {', '.join(POLICIES[1:])}",
+            "every real token needs the log-prob it was drawn with",
+            hint=f"or choose {', '.join(POLICIES[1:])}",
             found=f"{tokens} missing in {responses} responses, first at {first_index(missing)}",
         )
     if policy == "unit_ratio":
         unusable = missing & ~torch.isfinite(logp_target.detach())
         if bool(unusable.any()):
             raise InputError(
-                "a unit ratio needs a finite target log-prob", found=f"{int(unusable.sum())} without, first at {first_index(unusable)}"
+                "a unit ratio needs a finite target log-prob",
+                found=f"{int(unusable.sum())} without, first at {first_index(unusable)}",
             )
         filled, kept = torch.where(missing, logp_target.detach().to(logp_behavior.dtype), logp_behavior), mask
     else:
-        filled = torch.where(missing, torch.zeros((), dtype=logp_behavior.dtype, device=logp_behavior.device), logp_behavior)
+        filled = torch.where(
+            missing, torch.zeros((), dtype=logp_behavior.dtype, device=logp_behavior.device), logp_behavior
+        )
         kept = mask & ~missing if policy == "drop_token" else mask & ~rows[:, None]
     return Resolved(filled, kept, tokens, responses)

@@ -29,6 +29,7 @@ def rows_or_tokens(name: str, value: Tensor, batch_size: int, horizon: int) -> T
     if tuple(value.shape) == (batch_size, horizon):
         return value
     raise InputError(
-        f"`{name}` must have shape ({batch_size},) or ({batch_size}, {horizon})", found=tuple(value.shape),
+        f"`{name}` must have shape ({batch_size},) or ({batch_size}, {horizon})",
+        found=tuple(value.shape),
         hint="one value per response, or one per token",
     )

@@ -54,7 +54,8 @@ class PrefixTree(Environment):
         if values.shape != (vocab_size**horizon,):
             raise InputError(
                 f"`rewards` must hold V**T = {vocab_size}**{horizon} = {vocab_size**horizon} values",
-                found=f"shape {tuple(values.shape)}", hint="one per response, in lexicographic order",
+                found=f"shape {tuple(values.shape)}",
+                hint="one per response, in lexicographic order",
             )
         if not bool(torch.isfinite(values).all()):
             raise InputError("`rewards` must be finite", found=f"{int((~torch.isfinite(values)).sum())} that are not")

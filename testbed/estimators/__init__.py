@@ -8,6 +8,7 @@ __getattr__, __dir__, __all__ = lazy_exports(
         "advantage": ["group_advantage"],
         "gradient": ["gradient_terms"],
         "loss": ["policy_loss"],
+        "optimal_baseline": ["OptimalBaseline", "optimal_scalar_baseline"],
         "reward_scope": ["scoped_rewards"],
         "value": ["self_normalized_value", "value_terms"],
     },

@@ -88,7 +88,13 @@ def group_advantage(
     if scale == "std":
         # rewards equal up to rounding have no spread: their quotient would be rounding noise of size one
         spread = variance.sqrt()
-        flat = spread <= 1e-6 * (mean.abs() + spread) if reward.dtype == torch.float32 else spread <= 1e-12 * (mean.abs() + spread)
-        advantage = torch.where(flat, torch.zeros_like(advantage), advantage / torch.where(flat, torch.ones_like(spread), spread))
+        flat = (
+            spread <= 1e-6 * (mean.abs() + spread)
+            if reward.dtype == torch.float32
+            else spread <= 1e-12 * (mean.abs() + spread)
+        )
+        advantage = torch.where(
+            flat, torch.zeros_like(advantage), advantage / torch.where(flat, torch.ones_like(spread), spread)
+        )
     silent = ~counted | (alone if baseline != "none" else torch.zeros_like(alone))
     return torch.where(silent, torch.zeros_like(advantage), advantage)

@@ -93,7 +93,9 @@ def policy_loss(
     if denominator not in ("original", "kept"):
         raise InputError("`denominator` must be 'original' or 'kept'", found=repr(denominator))
     if constant is not None and (normalizer != "constant" or not constant > 0):
-        raise InputError("`constant` must be > 0 and goes with normalizer='constant'", found=f"{constant} with {normalizer}")
+        raise InputError(
+            "`constant` must be > 0 and goes with normalizer='constant'", found=f"{constant} with {normalizer}"
+        )
     current = batch.replaced(logp_target=logp.detach())
     a = batch.reward if advantage is None else advantage
     a = rows_or_tokens("advantage", a.detach(), batch.batch_size, batch.horizon)
@@ -111,7 +113,9 @@ def policy_loss(
     # an overflowing weight keeps its infinite slope, but two of opposite sign must not turn the reported value into NaN
     limit = torch.finfo(dtype).max / max(value.numel(), 1)
     value = value.clamp(-limit, limit)
-    clean = torch.where(batch.mask, upcast(logp), torch.zeros((), dtype=upcast(logp).dtype, device=logp.device)).to(dtype)
+    clean = torch.where(batch.mask, upcast(logp), torch.zeros((), dtype=upcast(logp).dtype, device=logp.device)).to(
+        dtype
+    )
     objective = _Declared.apply(value, slope, clean)
     counted = batch.mask if denominator == "original" else w.gate
     return -_reduce(objective, batch.mask, counted, normalizer, constant)  # type: ignore[arg-type]

@@ -64,7 +64,9 @@ def value_terms(
         return _dot(prefix, batch.require("token_reward", "per_decision").double(), batch)
     if kind == "doubly_robust":
         if state_value is None:
-            raise InputError("`doubly_robust` needs `state_value` [B, T]", found="None", hint="V(h_t) of the same critic")
+            raise InputError(
+                "`doubly_robust` needs `state_value` [B, T]", found="None", hint="V(h_t) of the same critic"
+            )
         require_shape("state_value", state_value, tuple(batch.mask.shape))
         value = torch.where(batch.mask, state_value.double(), torch.zeros((), dtype=torch.float64))
         after = torch.cat([value[:, 1:], torch.zeros_like(value[:, :1])], 1)

@@ -77,14 +77,19 @@ def markov_tables(env: MarkovEnvironment, target: Policy, schedule: Schedule | P
         policies, segment = (schedule,), torch.zeros(env.horizon, dtype=torch.int64)
     else:
         raise InputError(
-            "a recursion needs one policy or a PrefixSchedule", found=type(schedule).__name__,
+            "a recursion needs one policy or a PrefixSchedule",
+            found=type(schedule).__name__,
             hint="average over the branches of a random schedule yourself",
         )
     rewards = env.rewards.repeat(env.horizon, 1, 1)
     rewards[-1] += env.terminal_rewards[env.transition]
     return MarkovTables(
-        log_target=_table(target, env), log_behavior=torch.stack([_table(p, env) for p in policies]),
-        segment=segment, rewards=rewards, transition=env.transition, start=env.start,
+        log_target=_table(target, env),
+        log_behavior=torch.stack([_table(p, env) for p in policies]),
+        segment=segment,
+        rewards=rewards,
+        transition=env.transition,
+        start=env.start,
     )
 
 
@@ -110,6 +115,7 @@ def _segments(schedule: PrefixSchedule, env: MarkovEnvironment) -> Int64[Tensor,
         if schedule.segment_of(probe) != labels[len(probe)]:
             raise InputError(
                 "the recursion needs boundaries at positions fixed in advance",
-                found=f"a segment at position {len(probe)} that depends on the tokens", hint="use cuts(positions)",
+                found=f"a segment at position {len(probe)} that depends on the tokens",
+                hint="use cuts(positions)",
             )
     return torch.tensor(labels, dtype=torch.int64)

@@ -39,7 +39,8 @@ class ExactLaw:
         mass = float(self.log_prob.exp().sum())
         if not abs(mass - 1) <= MASS_TOLERANCE:
             raise InputError(
-                "the probabilities of a law must sum to 1", found=f"{mass:.12g}",
+                "the probabilities of a law must sum to 1",
+                found=f"{mass:.12g}",
                 hint="a behaviour's rows do not sum to 1, or a branch was lost",
             )
 
@@ -129,8 +130,14 @@ def enumerate_law(env: Environment, target: Policy, schedule: Schedule | Policy)
         t, m = tokens[rows], mask[rows]
         batches.append(
             SegmentedBatch(
-                tokens=t, mask=m, segment=segment[rows], logp_target=logp_target[rows], logp_behavior=logp_behavior[rows],
-                reward=env.reward(t, m, group), group=group, token_reward=env.token_reward(t, m, group),
+                tokens=t,
+                mask=m,
+                segment=segment[rows],
+                logp_target=logp_target[rows],
+                logp_behavior=logp_behavior[rows],
+                reward=env.reward(t, m, group),
+                group=group,
+                token_reward=env.token_reward(t, m, group),
             )
         )
         log_probs.append(log_prob[rows])

@@ -50,7 +50,9 @@ def moments(law: ExactLaw, terms: Float[Tensor, "N ..."]) -> Moments:
     (1.0, 1.0, 2.0)
     """
     if terms.shape[0] != law.log_prob.shape[0]:
-        raise InputError("there must be one term per response of the law", found=f"{terms.shape[0]} for {law.log_prob.shape[0]}")
+        raise InputError(
+            "there must be one term per response of the law", found=f"{terms.shape[0]} for {law.log_prob.shape[0]}"
+        )
     values = terms.double()
     mean = law.expect(values)
     return Moments(mean, law.expect((values - mean) ** 2), law.expect(values**2))
@@ -73,7 +75,9 @@ def multisets(law: ExactLaw, n: int, limit: int = MULTISET_LIMIT) -> tuple[Int64
         )
     index = torch.tensor(list(combinations_with_replacement(range(atoms), n)), dtype=torch.int64).reshape(count, n)
     log_prob = law.log_prob[index].sum(1) + lgamma(n + 1)
-    run = torch.ones(count, dtype=torch.float64)  # length of the current run of equal indices; log prod c_i! = sum log run
+    run = torch.ones(
+        count, dtype=torch.float64
+    )  # length of the current run of equal indices; log prod c_i! = sum log run
     for j in range(1, n):
         run = torch.where(index[:, j] == index[:, j - 1], run + 1, torch.ones_like(run))
         log_prob = log_prob - run.log()

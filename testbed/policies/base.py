@@ -31,11 +31,10 @@ class Policy(ABC):
         """Log-probability of the token at every position."""
         return self.log_probs(tokens).gather(-1, tokens[..., None])[..., 0]
 
-    def score_terms(
-        self, tokens: Int64[Tensor, "B T"], coefficient: Float[Tensor, "B T"]
-    ) -> Float[Tensor, "B ..."]:
+    def score_terms(self, tokens: Int64[Tensor, "B T"], coefficient: Float[Tensor, "B T"]) -> Float[Tensor, "B ..."]:
         """sum_t coefficient[b, t] * grad log pi(y_t | h_t), one gradient per response, shaped like the parameters."""
         raise InputError(
-            "gradient terms need a policy with differentiable parameters", found=type(self).__name__,
+            "gradient terms need a policy with differentiable parameters",
+            found=type(self).__name__,
             hint="use TabularPolicy or MarkovPolicy as the target",
         )

@@ -23,7 +23,8 @@ def checked_transition(transition: Tensor, n_states: int, n_actions: int) -> Int
     require_shape("transition", table, (n_states, n_actions))
     if table.is_floating_point() or table.dtype == torch.bool:
         raise InputError(
-            "`transition` must hold integer next states", found=str(table.dtype),
+            "`transition` must hold integer next states",
+            found=str(table.dtype),
             hint="transitions are deterministic: the state is a function of the prefix",
         )
     if table.numel() and (int(table.min()) < 0 or int(table.max()) >= n_states):

@@ -121,7 +121,8 @@ class PrefixSchedule:
             )
         if prefix and (before := self.segment(prefix[:-1])) > label:
             raise InputError(
-                "segments must not decrease along a response", found=f"{label} after prefix {prefix}, {before} before it",
+                "segments must not decrease along a response",
+                found=f"{label} after prefix {prefix}, {before} before it",
                 hint="a resumed response belongs to a later segment",
             )
         self._known[prefix] = label

@@ -45,7 +45,8 @@ class TabularPolicy(Policy):
             horizon += 1
         if count != logits.shape[0]:
             raise InputError(
-                f"`logits` must have 1 + V + ... + V^(T-1) rows for V = {self.vocab_size}", found=logits.shape[0],
+                f"`logits` must have 1 + V + ... + V^(T-1) rows for V = {self.vocab_size}",
+                found=logits.shape[0],
                 hint=f"the nearest are {node_count(self.vocab_size, horizon - 1)} and {count}",
             )
         self.horizon = horizon
@@ -93,9 +94,7 @@ class TabularPolicy(Policy):
             raise InputError(f"responses must have at most {self.horizon} tokens", found=tokens.shape[1])
         return self.table[node_index(tokens, self.vocab_size)]
 
-    def score_terms(
-        self, tokens: Int64[Tensor, "B T"], coefficient: Float[Tensor, "B T"]
-    ) -> Float[Tensor, "B N V"]:
+    def score_terms(self, tokens: Int64[Tensor, "B T"], coefficient: Float[Tensor, "B T"]) -> Float[Tensor, "B N V"]:
         """sum_t c_t grad log pi(y_t|h_t): the block of prefix h_t gets c_t (e_{y_t} - pi(.|h_t)).
 
         Positions whose coefficient is 0 (padding) contribute nothing.

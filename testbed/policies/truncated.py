@@ -16,7 +16,9 @@ from torch import Tensor
 from testbed.core.errors import InputError
 from testbed.policies.base import Policy
 
-ROUNDING = 1e-6  # a nucleus is complete when its mass is within this of `top_p`: 0.5 + 0.3 given in float32 counts as 0.8
+ROUNDING = (
+    1e-6  # a nucleus is complete when its mass is within this of `top_p`: 0.5 + 0.3 given in float32 counts as 0.8
+)
 
 
 class Truncated(Policy):

@@ -2,6 +2,4 @@
 
 from testbed._lazy import lazy_exports
 
-__getattr__, __dir__, __all__ = lazy_exports(
-    __name__, {"engine": ["rollout"], "staleness": ["select_by_staleness"]}
-)
+__getattr__, __dir__, __all__ = lazy_exports(__name__, {"engine": ["rollout"], "staleness": ["select_by_staleness"]})

@@ -57,7 +57,9 @@ def rollout(
     if isinstance(schedule, Policy):
         schedule = PrefixSchedule((schedule,), one())
     if schedule.vocab_size != env.vocab_size:
-        raise InputError("behaviours and environment must share one vocabulary", found=f"{schedule.vocab_size} and {env.vocab_size}")
+        raise InputError(
+            "behaviours and environment must share one vocabulary", found=f"{schedule.vocab_size} and {env.vocab_size}"
+        )
     branches = schedule.branches()
     rows = torch.arange(n)
     branch = torch.zeros(n, dtype=torch.int64)
@@ -87,8 +89,14 @@ def rollout(
         with torch.no_grad():
             logp_target = torch.where(mask, target.score(tokens).double(), torch.zeros((), dtype=torch.float64))
     return SegmentedBatch(
-        tokens=tokens, mask=mask, segment=segment, logp_target=logp_target, logp_behavior=logp_behavior,
-        reward=env.reward(tokens, mask, group), group=group, token_reward=env.token_reward(tokens, mask, group),
+        tokens=tokens,
+        mask=mask,
+        segment=segment,
+        logp_target=logp_target,
+        logp_behavior=logp_behavior,
+        reward=env.reward(tokens, mask, group),
+        group=group,
+        token_reward=env.token_reward(tokens, mask, group),
     )
 
 

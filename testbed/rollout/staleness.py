@@ -70,7 +70,9 @@ def staleness(batch: SegmentedBatch, current: int) -> Int64[Tensor, " B"]:
     if bool(outside.any()):
         found = f"{int(outside.sum())} outside, first {int(version[outside][0])}"
         raise InputError(f"`version` must lie in 0..{current}, the current version, on real tokens", found=found)
-    return current - torch.where(batch.mask, version, current).amin(1) if batch.horizon else torch.zeros_like(batch.group)
+    return (
+        current - torch.where(batch.mask, version, current).amin(1) if batch.horizon else torch.zeros_like(batch.group)
+    )
 
 
 def select_by_staleness(

@@ -11,6 +11,8 @@ __getattr__, __dir__, __all__ = lazy_exports(
         "registry": ["PLANNED", "RULES"],
         "rule": ["Rule"],
         "rules": ["weigh"],
+        "weight_families": ["Finite", "LogNormal", "TwoPoint", "UniformRatio"],
+        "weight_family": ["WeightFamily"],
         "weights": ["Weights"],
     },
 )

@@ -106,9 +106,7 @@ def _log_probs(batch: SegmentedBatch, policy: str) -> Float[Tensor, "B T"]:
     return batch.require(f"logp_{policy}", "log_ratios").detach()
 
 
-def _segment_total(
-    wide: Float[Tensor, "B T"], segment: Int64[Tensor, "B T"], *, through: bool
-) -> Float[Tensor, "B T"]:
+def _segment_total(wide: Float[Tensor, "B T"], segment: Int64[Tensor, "B T"], *, through: bool) -> Float[Tensor, "B T"]:
     """Sum over each token's own segment, or through the end of it. Padding adds 0 to whatever it is scattered on."""
     if wide.numel() == 0:
         return wide

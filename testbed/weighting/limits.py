@@ -73,7 +73,8 @@ def band(low: object, high: object, names: tuple[str, str] = ("low", "high")) ->
     bottom, top = at_least(names[0], low, 0.0), positive(names[1], high)
     if bottom > top:
         raise InputError(
-            f"`{names[0]}` must not exceed `{names[1]}`", found=f"{names[0]}={bottom}, {names[1]}={top}",
+            f"`{names[0]}` must not exceed `{names[1]}`",
+            found=f"{names[0]}={bottom}, {names[1]}={top}",
             hint="on target/behavior",
         )
     return bottom, top

@@ -14,11 +14,7 @@ _ORDER = (
     "seq_tis", "seq_mis", "geo_mask", "gspo", "cispo", "ppo_clip", "decoupled_ppo", "dual_clip",
     "minpro", "pnpo", "vtrace", "spire",
 )  # fmt: skip
-_BY_NAME = {
-    entry.name: entry
-    for kind in (ratios, token, response, clipped, prefixes)
-    for entry in kind.ENTRIES
-}
+_BY_NAME = {entry.name: entry for kind in (ratios, token, response, clipped, prefixes) for entry in kind.ENTRIES}
 
 RULES: dict[str, Rule] = {name: _BY_NAME[name] for name in _ORDER}
 
@@ -61,7 +57,8 @@ def choose_granularity(entry: Rule, granularity: object) -> str:
     if granularity not in entry.granularities:
         generic = ", ".join(rule.name for rule in RULES.values() if rule.generic)
         raise InputError(
-            f"rule `{entry.name}` is defined on granularity `{entry.granularity}` only", found=repr(granularity),
+            f"rule `{entry.name}` is defined on granularity `{entry.granularity}` only",
+            found=repr(granularity),
             hint=f"rules that take any granularity: {generic}",
         )
     return str(granularity)
@@ -73,7 +70,8 @@ def fill_parameters(entry: Rule, given: Mapping[str, object]) -> dict[str, objec
     if unknown:
         listed = ", ".join(f"{k}={v!r}" for k, v in entry.parameters.items()) or "none"
         raise InputError(
-            f"rule `{entry.name}` has no such parameter", found=", ".join(f"`{name}`" for name in unknown),
+            f"rule `{entry.name}` has no such parameter",
+            found=", ".join(f"`{name}`" for name in unknown),
             hint=f"its parameters: {listed}",
         )
     return {**entry.parameters, **given}

@@ -77,8 +77,15 @@ def weigh(
             Request(batch=batch, granularity=chosen, advantage=signed), **values
         )
     return Weights(
-        value=found.value, gate=found.gate, acted=found.acted, raw=found.raw, saturated=found.saturated,
-        objective=found.objective, rule=entry.name, granularity=chosen, params=values,
+        value=found.value,
+        gate=found.gate,
+        acted=found.acted,
+        raw=found.raw,
+        saturated=found.saturated,
+        objective=found.objective,
+        rule=entry.name,
+        granularity=chosen,
+        params=values,
     )
 
 

@@ -31,7 +31,9 @@ def at(name, index, value):
 @pytest.mark.parametrize("poison", [math.nan, math.inf, -math.inf, 1e30])
 def test_padding_is_cleaned(poison):
     dirty = fields(
-        logp_proximal=torch.full((3, 3), -1.0), token_reward=torch.ones(3, 3), action_value=torch.ones(3, 3),
+        logp_proximal=torch.full((3, 3), -1.0),
+        token_reward=torch.ones(3, 3),
+        action_value=torch.ones(3, 3),
         version=torch.ones(3, 3, dtype=torch.int64),
     )
     for name in ("logp_target", "logp_behavior", "logp_proximal", "token_reward", "action_value"):
@@ -63,12 +65,15 @@ def test_refusals_name_field_count_and_index(bad, message):
 
 
 @pytest.mark.parametrize(
-    ("name", "shape"), [("reward", (2,)), ("reward", (3, 1)), ("logp_target", (3, 2)), ("tokens", (2, 3)), ("group", (4,))]
+    ("name", "shape"),
+    [("reward", (2,)), ("reward", (3, 1)), ("logp_target", (3, 2)), ("tokens", (2, 3)), ("group", (4,))],
 )
 @pytest.mark.usefixtures("untyped")
 def test_wrong_shapes_are_named(name, shape):
     bad = fields(**{name: torch.zeros(shape, dtype=fields()[name].dtype)})
-    with pytest.raises(InputError, match=rf"`{name}` must have shape .*found {tuple(shape)}".replace("(", r"\(").replace(")", r"\)")):
+    with pytest.raises(
+        InputError, match=rf"`{name}` must have shape .*found {tuple(shape)}".replace("(", r"\(").replace(")", r"\)")
+    ):
         SegmentedBatch(**bad)
 
 
@@ -92,8 +97,11 @@ def test_sixteen_bit_values_are_reported_even_when_widened(generator):
     assert float(narrow.logp_behavior[0, 0]) == -5.4375
     many = -torch.rand(4, 40, generator=generator) * 8
     common = {
-        "tokens": torch.zeros(4, 40, dtype=torch.int64), "mask": torch.ones(4, 40, dtype=torch.bool),
-        "segment": torch.zeros(4, 40, dtype=torch.int64), "reward": torch.zeros(4), "group": torch.zeros(4, dtype=torch.int64),
+        "tokens": torch.zeros(4, 40, dtype=torch.int64),
+        "mask": torch.ones(4, 40, dtype=torch.bool),
+        "segment": torch.zeros(4, 40, dtype=torch.int64),
+        "reward": torch.zeros(4),
+        "group": torch.zeros(4, dtype=torch.int64),
     }
     widened = SegmentedBatch(logp_target=many, logp_behavior=many.bfloat16().double(), **common)
     assert list(widened.facts.low_precision) == ["logp_behavior"]
@@ -125,8 +133,11 @@ def test_missing_optional_field_names_the_rule():
 
 def test_next_token_laws_follow_their_rows():
     laws = NextTokenLaws(
-        ids=torch.arange(18).reshape(3, 3, 2), logp_target=torch.zeros(3, 3, 2), logp_behavior=torch.zeros(3, 3, 2),
-        remaining_target=torch.zeros(3, 3), remaining_behavior=torch.zeros(3, 3),
+        ids=torch.arange(18).reshape(3, 3, 2),
+        logp_target=torch.zeros(3, 3, 2),
+        logp_behavior=torch.zeros(3, 3, 2),
+        remaining_target=torch.zeros(3, 3),
+        remaining_behavior=torch.zeros(3, 3),
     )
     batch = SegmentedBatch(**fields(next_token=laws)).select([2, 0])
     assert batch.next_token.ids[0].tolist() == [[12, 13], [14, 15], [16, 17]]

@@ -56,8 +56,16 @@ def test_log1m_exp_against_many_digits(logp):
 def test_streams_depend_on_their_address_alone():
     root = SeedTree("study")
     assert root["a"]["b"].integer() == SeedTree("study")["a"]["b"].integer()
-    distinct = {root.integer(), root["a"].integer(), root["a"]["b"].integer(), root["ab"].integer(), root["b"]["a"].integer(),
-                SeedTree("study2").integer(), SeedTree(1).integer(), SeedTree("1").integer()}
+    distinct = {
+        root.integer(),
+        root["a"].integer(),
+        root["a"]["b"].integer(),
+        root["ab"].integer(),
+        root["b"]["a"].integer(),
+        SeedTree("study2").integer(),
+        SeedTree(1).integer(),
+        SeedTree("1").integer(),
+    }
     assert len(distinct) == 8
     a = root["x"].torch_generator()
     assert torch.rand(3, generator=a).tolist() == torch.rand(3, generator=root["x"].torch_generator()).tolist()

@@ -59,7 +59,7 @@ PLANTED = {
     ),
     "16 bits": (lambda b: b.replaced(logp_target=b.logp_target.bfloat16()), {"low_precision"}),
     "overshoot": (
-        lambda b: b.replaced(logp_target=torch.where(b.logp_target == b.logp_target.max(), 1e-7, b.logp_target)),
+        lambda b: b.replaced(logp_target=torch.where(b.logp_target > -1e-4, 1e-7, b.logp_target)),
         {"clipped"},
     ),
     "support": (
@@ -105,8 +105,8 @@ def one_ratio(log_ratio, length, count, segment=0):
     shape = (count, length)
     return SegmentedBatch(
         tokens=torch.zeros(shape, dtype=torch.int64), mask=torch.ones(shape, dtype=torch.bool),
-        segment=torch.full(shape, segment), logp_target=torch.full(shape, -1.0, dtype=torch.float64),
-        logp_behavior=torch.full(shape, -1.0 - log_ratio, dtype=torch.float64),
+        segment=torch.full(shape, segment), logp_target=torch.full(shape, min(log_ratio, 0.0) - 1.0, dtype=torch.float64),
+        logp_behavior=torch.full(shape, min(-log_ratio, 0.0) - 1.0, dtype=torch.float64),
         reward=torch.zeros(count, dtype=torch.float64), group=torch.arange(count),
     )  # fmt: skip
 

@@ -73,7 +73,9 @@ def test_order_and_labels_do_not_matter(generator):
             torch.testing.assert_close(group_advantage(relabeled, baseline, scale), a, rtol=1e-13, atol=0)
 
 
-@pytest.mark.parametrize(("kw", "message"), [({"baseline": "mean"}, "`baseline`"), ({"scale": "max"}, "`scale`"), ({"ddof": 2}, "`ddof`")])
+@pytest.mark.parametrize(
+    ("kw", "message"), [({"baseline": "mean"}, "`baseline`"), ({"scale": "max"}, "`scale`"), ({"ddof": 2}, "`ddof`")]
+)
 @pytest.mark.usefixtures("untyped")
 def test_unknown_options(kw, message):
     with pytest.raises(InputError, match=message):

@@ -22,7 +22,11 @@ def example(fill=0.0, mask=MASK, dtype=torch.float64, **changes):
     target = changes.get("target", target).to(dtype)
     target, behavior = torch.where(mask, target, fill), torch.where(mask, behavior.to(dtype), fill)
     batch = batch_of(
-        torch.where(mask, target, 0.0), behavior, mask=mask, dtype=dtype, proximal=(target + behavior) / 2,
+        torch.where(mask, target, 0.0),
+        behavior,
+        mask=mask,
+        dtype=dtype,
+        proximal=(target + behavior) / 2,
         segment=torch.where(mask, torch.tensor([[0, 0, 2, 0], [0, 1, 0, 4], [0, 0, 0, 0], [0, 1, 1, 2]]), 9),
         reward=[1.0, -1.0, 0.0, -0.5],
     )
@@ -31,7 +35,14 @@ def example(fill=0.0, mask=MASK, dtype=torch.float64, **changes):
 
 def loss_and_gradient(logp, batch, rule, granularity, normalizer="token_mean", denominator="original", **kw):
     loss = policy_loss(
-        logp, batch, rule, normalizer=normalizer, denominator=denominator, granularity=granularity, **runnable(rule), **kw
+        logp,
+        batch,
+        rule,
+        normalizer=normalizer,
+        denominator=denominator,
+        granularity=granularity,
+        **runnable(rule),
+        **kw,
     )
     assert loss.shape == ()
     return loss.detach(), torch.autograd.grad(loss, logp)[0]
@@ -60,9 +71,12 @@ def test_contract_through_every_reduction(rule, granularity, normalizer, denomin
     # padding, whatever stands in it
     for poison in POISON:
         dirty = example(fill=poison)
-        assert all(torch.equal(a, b) for a, b in zip(
-            loss_and_gradient(*dirty, rule, granularity, normalizer, denominator), (want, gradient), strict=True
-        ))
+        assert all(
+            torch.equal(a, b)
+            for a, b in zip(
+                loss_and_gradient(*dirty, rule, granularity, normalizer, denominator), (want, gradient), strict=True
+            )
+        )
 
     # rows without tokens are in no mean
     if normalizer != "constant":

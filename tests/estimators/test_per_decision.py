@@ -14,9 +14,13 @@ from testbed.policies.tabular import TabularPolicy
 def batch():
     reward = torch.tensor([[1.0, -2.0, 0.5], [3.0, 1.0, 7.0]], dtype=torch.float64)
     return SegmentedBatch(
-        tokens=torch.tensor([[0, 1, 1], [1, 0, 0]]), mask=torch.tensor([[True] * 3, [True, True, False]]),
-        segment=torch.zeros(2, 3, dtype=torch.int64), logp_target=-torch.ones(2, 3).double(),
-        logp_behavior=-torch.ones(2, 3).double(), reward=torch.ones(2).double(), group=torch.tensor([0, 1]),
+        tokens=torch.tensor([[0, 1, 1], [1, 0, 0]]),
+        mask=torch.tensor([[True] * 3, [True, True, False]]),
+        segment=torch.zeros(2, 3, dtype=torch.int64),
+        logp_target=-torch.ones(2, 3).double(),
+        logp_behavior=-torch.ones(2, 3).double(),
+        reward=torch.ones(2).double(),
+        group=torch.tensor([0, 1]),
         token_reward=reward,
     )
 

@@ -164,7 +164,9 @@ def test_planted_formulas_are_seen(estimator, monkeypatch):
         assert not agrees(env, pi, schedule, estimator)
     with monkeypatch.context() as patch:
         own = dynamic_moments._own
-        patch.setattr(dynamic_moments, "_own", lambda level, s, a: own(level, s, a).roll(1, 0))  # moments of another state
+        patch.setattr(
+            dynamic_moments, "_own", lambda level, s, a: own(level, s, a).roll(1, 0)
+        )  # moments of another state
         assert not agrees(env, pi, schedule, estimator)
     if estimator != "prefix":
         with monkeypatch.context() as patch:

@@ -138,7 +138,9 @@ def test_batch_statistic_of_a_mean_is_the_textbook():
 
 def test_batch_statistic_prints_its_limit():
     law = small_law()
-    with pytest.raises(TooLarge, match=r"up to 100 multisets; found C\(4\+30-1, 30\) = 5,456 for 4 responses and batches of 30"):
+    with pytest.raises(
+        TooLarge, match=r"up to 100 multisets; found C\(4\+30-1, 30\) = 5,456 for 4 responses and batches of 30"
+    ):
         batch_statistic(law, 30, lambda index: index.double().mean(1), limit=100)
     with pytest.raises(InputError, match="`n` must be >= 1"):
         batch_statistic(law, 0, lambda index: index.double().mean(1))

@@ -5,7 +5,16 @@ import math
 
 import torch
 
-from testbed import PrefixSchedule, PrefixTree, SegmentedBatch, TabularPolicy, after_token, enumerate_law, policy_loss, weigh
+from testbed import (
+    PrefixSchedule,
+    PrefixTree,
+    SegmentedBatch,
+    TabularPolicy,
+    after_token,
+    enumerate_law,
+    policy_loss,
+    weigh,
+)
 from testbed.diagnosis.report import diagnose
 from tests.weighting.worlds import runnable
 

@@ -37,12 +37,12 @@ def test_ours_is_zero_and_connected():
     assert float(loss) == 0.0 and not gradient.any()
 
 
-@pytest.mark.parametrize("reduction", REDUCTIONS, ids="-".join)
 @pytest.mark.parametrize(("rule", "granularity"), PAIRS)
-def test_every_rule_in_every_reduction(rule, granularity, reduction, poison):
+def test_every_rule_in_every_reduction(rule, granularity, poison):
     empty = ragged(fill=poison, mask=NOTHING)
-    loss, gradient = loss_and_gradient(empty, rule, granularity, reduction)
-    assert float(loss) == 0.0 and torch.equal(gradient, torch.zeros(4, 4, dtype=torch.float64))
+    for reduction in REDUCTIONS:
+        loss, gradient = loss_and_gradient(empty, rule, granularity, reduction)
+        assert float(loss) == 0.0 and torch.equal(gradient, torch.zeros(4, 4, dtype=torch.float64))
     assert not weights(rule, empty, granularity).value.any()
 
 

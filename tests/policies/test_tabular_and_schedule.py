@@ -6,7 +6,17 @@ import math
 import pytest
 import torch
 
-from testbed import ExogenousSchedule, InputError, PrefixSchedule, TabularPolicy, after_token, cuts, exogenous_hazard, hazard, one
+from testbed import (
+    ExogenousSchedule,
+    InputError,
+    PrefixSchedule,
+    TabularPolicy,
+    after_token,
+    cuts,
+    exogenous_hazard,
+    hazard,
+    one,
+)
 from testbed.core.prefix_order import all_responses, leaf_index, node_count, node_index, prefixes
 
 MU = TabularPolicy.random(2, 3, 0)
@@ -46,7 +56,10 @@ def test_policy_answers_by_prefix():
         (lambda: PrefixSchedule((MU,), lambda p: -1).segment(()), r"found -1 after prefix \(\)"),
         (lambda: PrefixSchedule((MU,), lambda p: 1).segment(()), r"0 <= segment < 1.*found 1"),
         (lambda: PrefixSchedule((MU,), lambda p: 0.5).segment(()), r"must return an integer; found 0.5"),
-        (lambda: PrefixSchedule((MU, MU), lambda p: int(len(p) < 2)).segment_table(2, 3), r"must not decrease.*found 0 after prefix \(0, 0\), 1 before"),
+        (
+            lambda: PrefixSchedule((MU, MU), lambda p: int(len(p) < 2)).segment_table(2, 3),
+            r"must not decrease.*found 0 after prefix \(0, 0\), 1 before",
+        ),
         (lambda: ExogenousSchedule([(0.5, PrefixSchedule((MU,), one()))]), "sum to 1"),
         (lambda: hazard(1.5, 0), r"`rate` must lie in \[0, 1\]; found 1.5"),
         (lambda: exogenous_hazard((MU,), -0.1, 3), "`rate`"),

@@ -31,8 +31,11 @@ SCHEDULES = {
 
 def row(batch, b):
     n = int(batch.lengths[b])
-    return (tuple(batch.tokens[b, :n].tolist()), tuple(batch.segment[b, :n].tolist()),
-            tuple(round(x, 12) for x in batch.logp_behavior[b, :n].tolist()))
+    return (
+        tuple(batch.tokens[b, :n].tolist()),
+        tuple(batch.segment[b, :n].tolist()),
+        tuple(round(x, 12) for x in batch.logp_behavior[b, :n].tolist()),
+    )
 
 
 @pytest.mark.parametrize("name", SCHEDULES)

@@ -22,10 +22,36 @@ def test_verify_writes_the_contract(capsys, tmp_path):
     assert status == 0
     assert out.startswith("S1   identity")
     record = json.loads(path.read_text())
-    assert {"version", "git", "dirty", "python", "torch", "numpy", "sympy", "platform", "seed", "started", "seconds"} <= set(record["header"])
+    assert {
+        "version",
+        "git",
+        "dirty",
+        "python",
+        "torch",
+        "numpy",
+        "sympy",
+        "platform",
+        "seed",
+        "started",
+        "seconds",
+    } <= set(record["header"])
     (verdict,) = record["verdicts"]
-    assert {"id", "kind", "title", "source", "reading", "holds", "lhs", "rhs", "gap", "tolerance", "instances", "mutants",
-            "sampled", "seconds"} <= set(verdict)
+    assert {
+        "id",
+        "kind",
+        "title",
+        "source",
+        "reading",
+        "holds",
+        "lhs",
+        "rhs",
+        "gap",
+        "tolerance",
+        "instances",
+        "mutants",
+        "sampled",
+        "seconds",
+    } <= set(verdict)
     assert all({"name", "killed", "margin"} <= set(m) for m in verdict["mutants"])
     assert {"n", "alpha", "power"} <= set(verdict["sampled"])
 

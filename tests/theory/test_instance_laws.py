@@ -4,9 +4,11 @@ import pytest
 import torch
 
 from testbed.core.errors import InputError
+from testbed.policies import TabularPolicy, families, logit_noise
 from testbed.sample_data import BEHAVIORS, next_token_laws
 from testbed.stats import second_moment
-from theory.noisy_laws import NoisyLaw
+from theory.noisy_laws import NoisyLaw, noisy
+from theory.planting import planted
 from theory.real_laws import is_real, real_law, real_laws
 
 
@@ -38,3 +40,12 @@ def test_quadrature_nodes_are_independent_standard_normals():
     torch.testing.assert_close(z.T @ (weight[:, None] * z), torch.eye(3).double(), rtol=0, atol=1e-12)
     assert float(weight @ z.sum(1).exp()) == pytest.approx(float(torch.tensor(1.5).exp()), rel=1e-6)
     assert float(weight @ (2 * z[:, 0]).exp()) == pytest.approx(float(torch.tensor(2.0).double().exp()), rel=1e-9)
+
+
+def test_the_noise_is_that_of_the_librarys_policy_family(generator):
+    pi = TabularPolicy.random(3, 2, 1)
+    z = torch.randn(4, 3, generator=generator, dtype=torch.float64)
+    with planted(families, "_noise", lambda right: lambda *address: z):
+        drawn = logit_noise(pi, 0.7, seed=2).table
+    torch.testing.assert_close(drawn, noisy(pi.table, 0.7, z), rtol=1e-12, atol=1e-14)
+    assert (drawn - pi.table).abs().max() > 0.01

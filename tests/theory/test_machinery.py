@@ -36,7 +36,12 @@ def square_library(case):
 def derivation(wrong_step=False, wrong_library=False):
     chain = [
         Step("square", (1 + X) ** 2 + (1 if wrong_library else 0), "definition", quantity="square"),
-        Step("expand", 1 + 2 * X + (3 if wrong_step else 1) * X**2 + (1 if wrong_library else 0), "binomial", quantity="sum"),
+        Step(
+            "expand",
+            1 + 2 * X + (3 if wrong_step else 1) * X**2 + (1 if wrong_library else 0),
+            "binomial",
+            quantity="sum",
+        ),
     ]
     return Derivation([chain], lambda rng: {X: sp.Rational(rng.randint(1, 9), 7)}, lambda case: {X: case.x})
 
@@ -113,7 +118,9 @@ def test_an_inequality_step_is_checked_in_its_direction():
 
 def test_irrational_steps_are_compared_numerically():
     same = Derivation([[Step("a", sp.exp(sp.log(X) / 2), ""), Step("b", sp.sqrt(X), "")]], RIGHT.point, RIGHT.bind)
-    other = Derivation([[Step("a", sp.exp(X), ""), Step("b", sp.exp(X) + sp.Float("1e-25", 40), "")]], RIGHT.point, RIGHT.bind)
+    other = Derivation(
+        [[Step("a", sp.exp(X), ""), Step("b", sp.exp(X) + sp.Float("1e-25", 40), "")]], RIGHT.point, RIGHT.bind
+    )
     assert check_steps(same) == ""
     assert "does not follow" in check_steps(other)
 
@@ -122,7 +129,9 @@ def test_rational_constants_stay_exact():
     """Printed as float division, a true step with thirds would be off by rounding and a false one could hide in it."""
     third = X / 3 + sp.Rational(2, 3)
     same = Derivation([[Step("a", third, ""), Step("b", (X + 2) / 3, "")]], RIGHT.point, RIGHT.bind)
-    other = Derivation([[Step("a", third, ""), Step("b", (X + 2) / 3 + sp.Rational(1, 10**30), "")]], RIGHT.point, RIGHT.bind)
+    other = Derivation(
+        [[Step("a", third, ""), Step("b", (X + 2) / 3 + sp.Rational(1, 10**30), "")]], RIGHT.point, RIGHT.bind
+    )
     assert check_steps(same) == ""
     assert "does not follow" in check_steps(other)
 

@@ -28,9 +28,7 @@ def test_hand_computed_rows():
 
 
 def test_masked_holes_are_skipped():
-    batch = batch_with_ratios(
-        [[9.0, 1.0, 9.0, 2.0]], mask=[[False, True, False, True]], segment=[[5, 0, 7, 0]]
-    )
+    batch = batch_with_ratios([[9.0, 1.0, 9.0, 2.0]], mask=[[False, True, False, True]], segment=[[5, 0, 7, 0]])
     assert log_ratios(batch, "prefix")[0].tolist() == [0.0, 1.0, 0.0, 3.0]
     assert log_ratios(batch, "segment")[0].tolist() == [0.0, 3.0, 0.0, 3.0]
     assert log_ratios(batch, "sequence_geomean")[0].tolist() == [0.0, 1.5, 0.0, 1.5]

@@ -75,9 +75,7 @@ def test_a_fully_masked_response_is_not_a_ratio_of_one():
 
 
 def test_spire_caps_are_per_segment():
-    batch = batch_with_ratios(
-        [[1.0, 1.0, 1.0]], mask=[[True, True, True]], segment=[[0, 1, 1]], dtype=torch.float32
-    )
+    batch = batch_with_ratios([[1.0, 1.0, 1.0]], mask=[[True, True, True]], segment=[[0, 1, 1]], dtype=torch.float32)
     w = weigh("spire", batch, cap=[2.0, 7.0])
     assert w.value[0].tolist() == [2.0, 7.0, 7.0]
     assert w.raw[0].tolist() == pytest.approx([math.e, math.e**3, math.e**3])

@@ -24,8 +24,13 @@ def batch_of(target, behavior, *, mask=None, segment=None, proximal=None, reward
     proximal = behavior.clone() if proximal is None else torch.as_tensor(proximal, dtype=dtype)
     reward = torch.ones(len(target)) if reward is None else torch.as_tensor(reward)
     return SegmentedBatch(
-        tokens=torch.zeros(target.shape, dtype=torch.int64), mask=mask, segment=segment, logp_target=target,
-        logp_behavior=behavior, logp_proximal=proximal, reward=reward.to(torch.float64),
+        tokens=torch.zeros(target.shape, dtype=torch.int64),
+        mask=mask,
+        segment=segment,
+        logp_target=target,
+        logp_behavior=behavior,
+        logp_proximal=proximal,
+        reward=reward.to(torch.float64),
         group=torch.zeros(len(target), dtype=torch.int64),
     )
 

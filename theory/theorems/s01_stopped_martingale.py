@@ -31,10 +31,10 @@ def stopped_atoms(batch: SegmentedBatch, branch: Tensor, n_segments: int) -> Ite
     """For every segment, the atom (k, branch, tokens of segments <= k) each response belongs to."""
     for k in range(n_segments):
         length = ((batch.segment <= k) & batch.mask).sum(1).tolist()
-        yield k, [
-            (k, b, tuple(row[:n]))
-            for row, n, b in zip(batch.tokens.tolist(), length, branch.tolist(), strict=True)
-        ]
+        yield (
+            k,
+            [(k, b, tuple(row[:n])) for row, n, b in zip(batch.tokens.tolist(), length, branch.tolist(), strict=True)],
+        )
 
 
 def measure(instance: World) -> Quantities:
@@ -75,18 +75,30 @@ def _derivation(shape: tuple[Any, ...]) -> Derivation:
     order = sorted(atoms)
     stated = [sp.Add(*atoms[a]) for a in order]
     substituted = [e.xreplace(w.rho_definition()) for e in stated]
-    stopped = [
-        w.prior(b) * sp.prod([w.pi(h[:t], h[t]) for t in range(len(h))]) for _, b, h in order
-    ]
+    stopped = [w.prior(b) * sp.prod([w.pi(h[:t], h[t]) for t in range(len(h))]) for _, b, h in order]
     chain = [
-        Step("definition", stated, "sampler's probability times the stopped product of ratios, summed over the atom A",
-             quantity="weighted", tex=r"E_\mu[W_{(k)} 1_A] = \sum_{y \in A} \mu(y) \prod_{t \le \tau_k} \rho_t"),
-        Step("ratios", substituted, "rho_t = pi/mu_S cancels the sampler's probability of every token up to the stop",
-             tex=r"\sum_{y \in A} \pi(y_{\le \tau_k})\, \mu(y_{> \tau_k} \mid y_{\le \tau_k})"),
-        Step("continuation", stopped, "what follows the stop sums to 1 under mu: the stop is decided by the history alone",
-             tex=r"\pi(h_{\tau_k})"),
-        Step("target", [sp.Add(*target[a]) for a in order], "and under pi likewise", quantity="target",
-             tex=r"E_\pi[1_A]"),
+        Step(
+            "definition",
+            stated,
+            "sampler's probability times the stopped product of ratios, summed over the atom A",
+            quantity="weighted",
+            tex=r"E_\mu[W_{(k)} 1_A] = \sum_{y \in A} \mu(y) \prod_{t \le \tau_k} \rho_t",
+        ),
+        Step(
+            "ratios",
+            substituted,
+            "rho_t = pi/mu_S cancels the sampler's probability of every token up to the stop",
+            tex=r"\sum_{y \in A} \pi(y_{\le \tau_k})\, \mu(y_{> \tau_k} \mid y_{\le \tau_k})",
+        ),
+        Step(
+            "continuation",
+            stopped,
+            "what follows the stop sums to 1 under mu: the stop is decided by the history alone",
+            tex=r"\pi(h_{\tau_k})",
+        ),
+        Step(
+            "target", [sp.Add(*target[a]) for a in order], "and under pi likewise", quantity="target", tex=r"E_\pi[1_A]"
+        ),
     ]
     return Derivation([chain], w.point, w.bind)
 
@@ -160,7 +172,13 @@ THEOREM = Theorem(
     source="literature (likelihood-ratio martingale stopped at a stopping time)",
     references=("optional stopping: Williams, Probability with Martingales, 1991, ch. 10",),
     claims=(
-        Claim("corrected", "equal", "weighted", "target", "every event decided by the end of segment k has its target probability"),
+        Claim(
+            "corrected",
+            "equal",
+            "weighted",
+            "target",
+            "every event decided by the end of segment k has its target probability",
+        ),
     ),
     instances=standard_worlds,
     measure=measure,
@@ -168,17 +186,42 @@ THEOREM = Theorem(
     sampled=sampled,
     outcome="Segment weights are exact for whatever is decided by the segment's end, if boundaries do not peek.",
     mutants=(
-        Mutant(name="boundary_peeks_at_token", kind="hypothesis", breaks=("corrected",), instances=peeking_world,
-               why="the label depends on the token being drawn, so the recorded behaviour is not the one that drew it"),
-        Mutant(name="boundary_after_finished_draft", kind="hypothesis", breaks=("corrected",), instances=finished_draft_world,
-               why="whether the suffix was redrawn depends on the finished draft; the kept drafts are a selected sample"),
-        Mutant(name="support_violated", kind="hypothesis", breaks=("corrected",), instances=truncated_support_world,
-               why="a top-k behaviour never draws tokens the target may draw: their events have weighted probability 0"),
-        Mutant(name="ratio_inverted", kind="bug", breaks=("corrected",), on=("two_segments", "stopping_time"),
-               plant=bugs.ratio_inverted,
-               why="log_ratios returns behavior minus target; needs target != behavior"),
-        Mutant(name="last_segment_only", kind="bug", breaks=("corrected",), on=("two_segments", "three_segments"),
-               plant=bugs.last_segment_only,
-               why="only the newest segment is corrected; needs two segments with target != first behaviour"),
+        Mutant(
+            name="boundary_peeks_at_token",
+            kind="hypothesis",
+            breaks=("corrected",),
+            instances=peeking_world,
+            why="the label depends on the token being drawn, so the recorded behaviour is not the one that drew it",
+        ),
+        Mutant(
+            name="boundary_after_finished_draft",
+            kind="hypothesis",
+            breaks=("corrected",),
+            instances=finished_draft_world,
+            why="whether the suffix was redrawn depends on the finished draft; the kept drafts are a selected sample",
+        ),
+        Mutant(
+            name="support_violated",
+            kind="hypothesis",
+            breaks=("corrected",),
+            instances=truncated_support_world,
+            why="a top-k behaviour never draws tokens the target may draw: their events have weighted probability 0",
+        ),
+        Mutant(
+            name="ratio_inverted",
+            kind="bug",
+            breaks=("corrected",),
+            on=("two_segments", "stopping_time"),
+            plant=bugs.ratio_inverted,
+            why="log_ratios returns behavior minus target; needs target != behavior",
+        ),
+        Mutant(
+            name="last_segment_only",
+            kind="bug",
+            breaks=("corrected",),
+            on=("two_segments", "three_segments"),
+            plant=bugs.last_segment_only,
+            why="only the newest segment is corrected; needs two segments with target != first behaviour",
+        ),
     ),
 )

@@ -48,13 +48,27 @@ def _derivation(shape: tuple[Any, ...]) -> Derivation:
         sp.Add(*[w.prob_pi(y) * w.total_return(y) * score(y, h, b) for y in w.leaves]) for h, b in w.parameters
     ]
     chain = [
-        Step("definition", stated, "sampler's law, product of all recorded ratios, reward, sum of scores",
-             quantity="estimator", tex=r"E_\mu\Big[W_T R \sum_t s_t\Big] = \sum_y \mu(y) \prod_t \rho_t\, R(y) \sum_t s_t"),
-        Step("ratios", substituted, "rho_t = pi/mu_S cancels the sampler's probability of every token",
-             tex=r"\sum_{\xi, y} P(\xi) \prod_t \mu_S \prod_t \tfrac{\pi}{\mu_S}\, R \sum_t s_t"),
+        Step(
+            "definition",
+            stated,
+            "sampler's law, product of all recorded ratios, reward, sum of scores",
+            quantity="estimator",
+            tex=r"E_\mu\Big[W_T R \sum_t s_t\Big] = \sum_y \mu(y) \prod_t \rho_t\, R(y) \sum_t s_t",
+        ),
+        Step(
+            "ratios",
+            substituted,
+            "rho_t = pi/mu_S cancels the sampler's probability of every token",
+            tex=r"\sum_{\xi, y} P(\xi) \prod_t \mu_S \prod_t \tfrac{\pi}{\mu_S}\, R \sum_t s_t",
+        ),
         Step("on_policy", on_policy, "the noise of the schedule sums out", tex=r"\sum_y \pi(y) R(y) \sum_t s_t"),
-        Step("log_derivative", w.gradient(), "sum_t s_t = grad log pi(y), and grad J differentiates sum pi(y) R(y)",
-             quantity="gradient", tex=r"\nabla \sum_y \pi(y) R(y) = \nabla J"),
+        Step(
+            "log_derivative",
+            w.gradient(),
+            "sum_t s_t = grad log pi(y), and grad J differentiates sum pi(y) R(y)",
+            quantity="gradient",
+            tex=r"\nabla \sum_y \pi(y) R(y) = \nabla J",
+        ),
     ]
     return Derivation([chain], w.point, w.bind)
 
@@ -94,18 +108,44 @@ THEOREM = Theorem(
     sampled=sampled,
     outcome="Reading 1 of SPIRE (full product) is unbiased with a terminal reward.",
     mutants=(
-        Mutant(name="support_violated", kind="hypothesis", breaks=("unbiased",), instances=uncovered_world,
-               why="a behaviour that cannot draw a token the target draws loses that token's share of the gradient"),
-        Mutant(name="labels_shifted", kind="bug", breaks=("unbiased",), on=TOLD_APART, why=f"labels lag by one token; {WHY}",
-               plant=bugs.labels_shifted),
-        Mutant(name="all_labelled_newest", kind="bug", breaks=("unbiased",), on=TOLD_APART,
-               why=f"every token is filed under the newest behaviour; {WHY}",
-               plant=bugs.all_labelled_newest),
-        Mutant(name="only_last_segment_corrected", kind="bug", breaks=("unbiased",), on=TOLD_APART,
-               why=f"ratios of earlier segments are taken to be 1; {WHY}",
-               plant=bugs.last_segment_only),
-        Mutant(name="ratio_inverted", kind="bug", breaks=("unbiased",), on=TOLD_APART,
-               why="log_ratios returns behavior minus target",
-               plant=bugs.ratio_inverted),
+        Mutant(
+            name="support_violated",
+            kind="hypothesis",
+            breaks=("unbiased",),
+            instances=uncovered_world,
+            why="a behaviour that cannot draw a token the target draws loses that token's share of the gradient",
+        ),
+        Mutant(
+            name="labels_shifted",
+            kind="bug",
+            breaks=("unbiased",),
+            on=TOLD_APART,
+            why=f"labels lag by one token; {WHY}",
+            plant=bugs.labels_shifted,
+        ),
+        Mutant(
+            name="all_labelled_newest",
+            kind="bug",
+            breaks=("unbiased",),
+            on=TOLD_APART,
+            why=f"every token is filed under the newest behaviour; {WHY}",
+            plant=bugs.all_labelled_newest,
+        ),
+        Mutant(
+            name="only_last_segment_corrected",
+            kind="bug",
+            breaks=("unbiased",),
+            on=TOLD_APART,
+            why=f"ratios of earlier segments are taken to be 1; {WHY}",
+            plant=bugs.last_segment_only,
+        ),
+        Mutant(
+            name="ratio_inverted",
+            kind="bug",
+            breaks=("unbiased",),
+            on=TOLD_APART,
+            why="log_ratios returns behavior minus target",
+            plant=bugs.ratio_inverted,
+        ),
     ),
 )

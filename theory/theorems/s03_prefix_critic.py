@@ -89,28 +89,57 @@ def _critic_chain(w: SymbolicWorld, b: dict[tuple[int, ...], sp.Symbol]) -> list
         return w.score(y, t, h, c) * (w.action_value(y[:t], y[t]) - b[y[:t]])
 
     stated = [
-        sp.Add(*[
-            p * w.weight(y, xi, t + 1) * known_at(y, t, h, c) for xi, y, p in w.draws() for t in range(len(y)) if y[:t] == h
-        ])
+        sp.Add(
+            *[
+                p * w.weight(y, xi, t + 1) * known_at(y, t, h, c)
+                for xi, y, p in w.draws()
+                for t in range(len(y))
+                if y[:t] == h
+            ]
+        )
         for h, c in w.parameters
     ]
     corrected = [
         sp.Add(*[w.prob_pi(h) * w.pi(h, a) * known_at((*h, a), len(h), h, c) for a in range(w.vocab_size)])
-        if _live(w, h) else sp.Integer(0)
+        if _live(w, h)
+        else sp.Integer(0)
         for h, c in w.parameters
     ]
     free = [e.xreplace(dict.fromkeys(b.values(), sp.Integer(0))) for e in corrected]
     return [
-        Step("definition", stated, "sampler's law, prefix products, scores times critic minus baseline",
-             quantity="critic_minus_baseline", tex=r"E_\mu\Big[\sum_t W_t s_t (Q^\pi(h_t, y_t) - b(h_t))\Big]"),
-        Step("ratios", [e.xreplace(w.rho_definition()) for e in stated], "rho_t = pi/mu_S cancels mu up to and including t",
-             tex=r"\sum_{\xi, y} P(\xi) \sum_t \pi(y_{\le t})\, \mu(y_{>t} \mid y_{\le t})\, s_t (Q^\pi - b)"),
-        Step("continuation", corrected, "what follows t appears in no factor: it sums to 1 under mu, and so does the noise",
-             tex=r"\sum_t \sum_{h_t, y_t} \pi(h_t) \pi(y_t \mid h_t)\, s_t (Q^\pi(h_t, y_t) - b(h_t))"),
-        Step("baseline", free, "E_pi[s_t | h_t] = 0 removes any function of the prefix", quantity="critic",
-             tex=r"\sum_t \sum_{h_t, y_t} \pi(h_t) \pi(y_t \mid h_t)\, s_t Q^\pi(h_t, y_t)"),
-        Step("gradient", w.gradient(), "policy-gradient theorem; the right side is J, differentiated", quantity="gradient",
-             tex=r"\nabla \sum_y \pi(y) R(y) = \nabla J"),
+        Step(
+            "definition",
+            stated,
+            "sampler's law, prefix products, scores times critic minus baseline",
+            quantity="critic_minus_baseline",
+            tex=r"E_\mu\Big[\sum_t W_t s_t (Q^\pi(h_t, y_t) - b(h_t))\Big]",
+        ),
+        Step(
+            "ratios",
+            [e.xreplace(w.rho_definition()) for e in stated],
+            "rho_t = pi/mu_S cancels mu up to and including t",
+            tex=r"\sum_{\xi, y} P(\xi) \sum_t \pi(y_{\le t})\, \mu(y_{>t} \mid y_{\le t})\, s_t (Q^\pi - b)",
+        ),
+        Step(
+            "continuation",
+            corrected,
+            "what follows t appears in no factor: it sums to 1 under mu, and so does the noise",
+            tex=r"\sum_t \sum_{h_t, y_t} \pi(h_t) \pi(y_t \mid h_t)\, s_t (Q^\pi(h_t, y_t) - b(h_t))",
+        ),
+        Step(
+            "baseline",
+            free,
+            "E_pi[s_t | h_t] = 0 removes any function of the prefix",
+            quantity="critic",
+            tex=r"\sum_t \sum_{h_t, y_t} \pi(h_t) \pi(y_t \mid h_t)\, s_t Q^\pi(h_t, y_t)",
+        ),
+        Step(
+            "gradient",
+            w.gradient(),
+            "policy-gradient theorem; the right side is J, differentiated",
+            quantity="gradient",
+            tex=r"\nabla \sum_y \pi(y) R(y) = \nabla J",
+        ),
     ]
 
 
@@ -123,20 +152,43 @@ def _per_decision_chain(w: SymbolicWorld) -> list[Step]:
         for h, c in w.parameters
     ]
     corrected = [
-        sp.Add(*[
-            w.prob_pi((*g, a)) * credit((*g, a), len(g), h, c) for g in w.prefixes if _live(w, g) for a in range(w.vocab_size)
-        ])
+        sp.Add(
+            *[
+                w.prob_pi((*g, a)) * credit((*g, a), len(g), h, c)
+                for g in w.prefixes
+                if _live(w, g)
+                for a in range(w.vocab_size)
+            ]
+        )
         for h, c in w.parameters
     ]
     return [
-        Step("definition", stated, "each per-step reward under its own prefix product credits the scores up to it",
-             quantity="per_decision", tex=r"E_\mu\Big[\sum_u r_u W_u \sum_{t \le u} s_t\Big]"),
-        Step("ratios", [e.xreplace(w.rho_definition()) for e in stated], "rho_t = pi/mu_S cancels mu up to and including u",
-             tex=r"\sum_{\xi, y} P(\xi) \sum_u \pi(y_{\le u})\, \mu(y_{>u} \mid y_{\le u})\, r_u \sum_{t \le u} s_t"),
-        Step("continuation", corrected, "what follows u sums to 1 under mu, and so does the noise",
-             tex=r"\sum_u \sum_{y_{\le u}} \pi(y_{\le u})\, r_u \sum_{t \le u} s_t"),
-        Step("gradient", w.gradient(), "sum_{t<=u} s_t = grad log pi(y_<=u); the right side is J, differentiated",
-             quantity="gradient", tex=r"\nabla E_\pi\Big[\sum_u r_u\Big]"),
+        Step(
+            "definition",
+            stated,
+            "each per-step reward under its own prefix product credits the scores up to it",
+            quantity="per_decision",
+            tex=r"E_\mu\Big[\sum_u r_u W_u \sum_{t \le u} s_t\Big]",
+        ),
+        Step(
+            "ratios",
+            [e.xreplace(w.rho_definition()) for e in stated],
+            "rho_t = pi/mu_S cancels mu up to and including u",
+            tex=r"\sum_{\xi, y} P(\xi) \sum_u \pi(y_{\le u})\, \mu(y_{>u} \mid y_{\le u})\, r_u \sum_{t \le u} s_t",
+        ),
+        Step(
+            "continuation",
+            corrected,
+            "what follows u sums to 1 under mu, and so does the noise",
+            tex=r"\sum_u \sum_{y_{\le u}} \pi(y_{\le u})\, r_u \sum_{t \le u} s_t",
+        ),
+        Step(
+            "gradient",
+            w.gradient(),
+            "sum_{t<=u} s_t = grad log pi(y_<=u); the right side is J, differentiated",
+            quantity="gradient",
+            tex=r"\nabla E_\pi\Big[\sum_u r_u\Big]",
+        ),
     ]
 
 
@@ -170,28 +222,56 @@ THEOREM = Theorem(
     reading=True,
     claims=(
         Claim("unbiased", "equal", "critic", "gradient", "prefix products with Q of the target have mean grad J"),
-        Claim("any_baseline", "equal", "critic_minus_baseline", "gradient", "any function of the prefix changes nothing"),
-        Claim("per_decision", "equal", "per_decision", "gradient", "per-step rewards, each under its own prefix product"),
+        Claim(
+            "any_baseline", "equal", "critic_minus_baseline", "gradient", "any function of the prefix changes nothing"
+        ),
+        Claim(
+            "per_decision", "equal", "per_decision", "gradient", "per-step rewards, each under its own prefix product"
+        ),
     ),
     instances=instances,
     measure=measure,
     derive=lambda instance: derived_if_small(instance, _derivation),
     outcome="Reading 2 of SPIRE (prefix product with the target's critic, or per-step rewards) is unbiased for every schedule.",
     mutants=(
-        Mutant(name="critic_of_the_behavior", kind="hypothesis", breaks=BOTH, on=("two_segments", "three_tokens"),
-               measure=measure_behavior_critic,
-               why="Q^mu instead of Q^pi; told apart where Q^mu - Q^pi is not constant in the token (later tokens off-policy)"),
-        Mutant(name="baseline_reads_the_token", kind="hypothesis", breaks=("any_baseline",), on=("two_segments", "one_token"),
-               measure=measure_token_baseline, why="b(h_t, y_t) is no baseline: E_pi[s_t b] is not 0"),
-        Mutant(name="support_violated", kind="hypothesis", breaks=(*BOTH, "per_decision"),
-               instances=lambda: [uncovered_world(), uncovered_world(STEPS, step_rewards=True)],
-               why="what the behaviour never draws is missing from the mean"),
-        Mutant(name="product_through_t_minus_1", kind="bug", breaks=(*BOTH, "per_decision"), plant=prefix_before_the_token,
-               on=("two_segments", "three_tokens", "steps_two_segments"),
-               why="the token's own ratio is left out; told apart wherever a token is off-policy"),
-        Mutant(name="scores_after_the_reward", kind="bug", breaks=("per_decision",),
-               on=("steps_two_segments", "long_steps_three_segments"),
-               plant=lambda: planted(per_decision, "weighted_reward_to_go", scores_after_the_reward),
-               why="a reward also credits tokens drawn after it; off-policy their scores do not have mean 0"),
+        Mutant(
+            name="critic_of_the_behavior",
+            kind="hypothesis",
+            breaks=BOTH,
+            on=("two_segments", "three_tokens"),
+            measure=measure_behavior_critic,
+            why="Q^mu instead of Q^pi; told apart where Q^mu - Q^pi is not constant in the token (later tokens off-policy)",
+        ),
+        Mutant(
+            name="baseline_reads_the_token",
+            kind="hypothesis",
+            breaks=("any_baseline",),
+            on=("two_segments", "one_token"),
+            measure=measure_token_baseline,
+            why="b(h_t, y_t) is no baseline: E_pi[s_t b] is not 0",
+        ),
+        Mutant(
+            name="support_violated",
+            kind="hypothesis",
+            breaks=(*BOTH, "per_decision"),
+            instances=lambda: [uncovered_world(), uncovered_world(STEPS, step_rewards=True)],
+            why="what the behaviour never draws is missing from the mean",
+        ),
+        Mutant(
+            name="product_through_t_minus_1",
+            kind="bug",
+            breaks=(*BOTH, "per_decision"),
+            plant=prefix_before_the_token,
+            on=("two_segments", "three_tokens", "steps_two_segments"),
+            why="the token's own ratio is left out; told apart wherever a token is off-policy",
+        ),
+        Mutant(
+            name="scores_after_the_reward",
+            kind="bug",
+            breaks=("per_decision",),
+            on=("steps_two_segments", "long_steps_three_segments"),
+            plant=lambda: planted(per_decision, "weighted_reward_to_go", scores_after_the_reward),
+            why="a reward also credits tokens drawn after it; off-policy their scores do not have mean 0",
+        ),
     ),
 )

@@ -28,20 +28,26 @@ from theory.worlds import World, world
 
 ZERO = 1e-10  # a bias or a spread below this is rounding
 KINDS = {"prefix": "prefix", "segment_end": "segment_prefix"}  # reading -> weighting rule
-REFUTED = {"prefix": ("two_segments", "stale_start", "long_first_segment"), "segment_end": ("two_segments", "long_first_segment")}
+REFUTED = {
+    "prefix": ("two_segments", "stale_start", "long_first_segment"),
+    "segment_end": ("two_segments", "long_first_segment"),
+}
 APART = ("stale_start", "long_first_segment")
 
 
 def resumed(base: World) -> World:
     """Let the target itself write the second segment: a stale start, resumed on-policy."""
-    return replace(base, schedule=PrefixSchedule((base.behaviors[0], base.target), base.schedule.branches()[0][1].segment_of))
+    return replace(
+        base, schedule=PrefixSchedule((base.behaviors[0], base.target), base.schedule.branches()[0][1].segment_of)
+    )
 
 
 def instances() -> list[World]:
     """Add to the shared instances those that tell the readings apart, and one where the bias vanishes off-policy."""
     pi, first, second = (TabularPolicy.from_probs(torch.tensor([[p, 1 - p]] * 3).double()) for p in (0.5, 0.8, 0.3))
     return [
-        *small_worlds(), *long_worlds(),
+        *small_worlds(),
+        *long_worlds(),
         resumed(world("stale_start", 2, 3, cuts((2,)))),
         resumed(world("fresh_rest", 2, 2, cuts((1,)))),
         world("long_first_segment", 2, 3, cuts((2,))),
@@ -102,20 +108,49 @@ def _derivation(shape: tuple[Any, ...]) -> Derivation:
 def claims() -> tuple[Claim, ...]:
     """The same claims for both readings, the refutations first."""
     found = [
-        Claim(f"{r}_unbiased_refuted", "differs", f"{r}_refuted", f"gradient_{r}_refuted", "not the gradient", margin=0.1)
+        Claim(
+            f"{r}_unbiased_refuted", "differs", f"{r}_refuted", f"gradient_{r}_refuted", "not the gradient", margin=0.1
+        )
         for r in KINDS
     ]
-    found.append(Claim("readings_apart", "differs", "prefix_apart", "segment_end_apart", "the products disagree", margin=0.03))
-    found.append(Claim("undrawn_tokens_are_exempt", "differs", "spread", "drawn_spread", "no bias though D varies there"))
+    found.append(
+        Claim("readings_apart", "differs", "prefix_apart", "segment_end_apart", "the products disagree", margin=0.03)
+    )
+    found.append(
+        Claim("undrawn_tokens_are_exempt", "differs", "spread", "drawn_spread", "no bias though D varies there")
+    )
     found.append(Claim("full_product_unbiased", "equal", "full_product", "gradient", "reading 1: full product (S2)"))
     for r in KINDS:
         found += [
-            Claim(f"{r}_critic_unbiased", "equal", f"{r}_critic", "gradient", "with Q of the target the weights are exact (S3)"),
+            Claim(
+                f"{r}_critic_unbiased",
+                "equal",
+                f"{r}_critic",
+                "gradient",
+                "with Q of the target the weights are exact (S3)",
+            ),
             Claim(f"{r}_bias", "equal", f"{r}_bias", f"{r}_predicted", "bias = E_pi[sum_t s_t D]"),
-            Claim(f"{r}_zero_if_constant", "equal", f"{r}_constant", f"gradient_{r}_constant", "no bias if D is constant in y"),
-            Claim(f"{r}_zero_iff_constant", "equal", f"{r}_bias_is_zero", f"{r}_difference_is_constant",
-                  "tabular: bias 0 iff D(h, .) is constant over the tokens the target can draw at every prefix it reaches"),
-            Claim(f"{r}_bias_per_logit", "equal", f"{r}_bias", f"{r}_per_logit", "tabular: P(h) pi(a|h) (D - E_pi D) at (h, a)"),
+            Claim(
+                f"{r}_zero_if_constant",
+                "equal",
+                f"{r}_constant",
+                f"gradient_{r}_constant",
+                "no bias if D is constant in y",
+            ),
+            Claim(
+                f"{r}_zero_iff_constant",
+                "equal",
+                f"{r}_bias_is_zero",
+                f"{r}_difference_is_constant",
+                "tabular: bias 0 iff D(h, .) is constant over the tokens the target can draw at every prefix it reaches",
+            ),
+            Claim(
+                f"{r}_bias_per_logit",
+                "equal",
+                f"{r}_bias",
+                f"{r}_per_logit",
+                "tabular: P(h) pi(a|h) (D - E_pi D) at (h, a)",
+            ),
         ]
     return tuple(found)
 
@@ -153,32 +188,68 @@ THEOREM = Theorem(
         "separates 3 from 4."
     ),
     mutants=(
-        Mutant(name="posterior_over_the_noise", kind="hypothesis", breaks=PREDICTED,
-               on=("random_behavior", "long_exogenous_boundary"), measure=partial(measure, posterior=True),
-               why="xi given (h, y) instead of its prior; told apart by an exogenous schedule whose behaviours differ"),
-        Mutant(name="unbiased_for_every_schedule", kind="hypothesis", on=("two_segments",),
-               breaks=("prefix_zero_if_constant", "segment_end_zero_if_constant"),
-               measure=partial(measure, constant=tuple(KINDS)), why="D is not constant in y here"),
-        Mutant(name="later_segments_on_policy_suffices_for_prefix", kind="hypothesis", breaks=("prefix_zero_if_constant",),
-               on=("stale_start",), measure=partial(measure, constant=tuple(KINDS)),
-               why="the prefix product leaves the rest of t's own stale segment uncorrected; two stale tokens tell"),
-        Mutant(name="undrawn_tokens_count", kind="hypothesis", on=("deterministic_target",),
-               breaks=("prefix_zero_iff_constant", "segment_end_zero_iff_constant"),
-               measure=partial(measure, undrawn=True),
-               why="'only if' over all tokens: a deterministic target has no bias although D varies over tokens it never draws"),
-        Mutant(name="support_violated", kind="hypothesis", instances=lambda: [uncovered_world()],
-               breaks=("full_product_unbiased", "prefix_critic_unbiased", "segment_end_critic_unbiased", *PREDICTED),
-               why="what the first behaviour never draws is missing from every mean"),
-        Mutant(name="product_through_t_minus_1", kind="bug", on=("two_segments", "long_first_segment"),
-               breaks=("prefix_bias", "prefix_bias_per_logit", "prefix_critic_unbiased"),
-               plant=prefix_before_the_token, why="the token's own ratio is left out"),
-        Mutant(name="earlier_segments_uncorrected", kind="bug", on=("two_segments", "long_first_segment"),
-               breaks=("segment_end_bias", "segment_end_bias_per_logit", "segment_end_critic_unbiased"),
-               plant=segment_prefix_forgets_earlier,
-               why="only t's own segment is corrected; needs a second segment after an off-policy first"),
-        Mutant(name="behaviors_from_the_token_on", kind="bug", on=("long_first_segment", "long_stopping_time"),
-               breaks=("segment_end_bias", "segment_end_bias_per_logit"),
-               plant=lambda: planted(segment_values, "segment_end_action_values", behaviors_from_the_token_on),
-               why="Q follows mu right after the token; told apart where a segment has two tokens"),
+        Mutant(
+            name="posterior_over_the_noise",
+            kind="hypothesis",
+            breaks=PREDICTED,
+            on=("random_behavior", "long_exogenous_boundary"),
+            measure=partial(measure, posterior=True),
+            why="xi given (h, y) instead of its prior; told apart by an exogenous schedule whose behaviours differ",
+        ),
+        Mutant(
+            name="unbiased_for_every_schedule",
+            kind="hypothesis",
+            on=("two_segments",),
+            breaks=("prefix_zero_if_constant", "segment_end_zero_if_constant"),
+            measure=partial(measure, constant=tuple(KINDS)),
+            why="D is not constant in y here",
+        ),
+        Mutant(
+            name="later_segments_on_policy_suffices_for_prefix",
+            kind="hypothesis",
+            breaks=("prefix_zero_if_constant",),
+            on=("stale_start",),
+            measure=partial(measure, constant=tuple(KINDS)),
+            why="the prefix product leaves the rest of t's own stale segment uncorrected; two stale tokens tell",
+        ),
+        Mutant(
+            name="undrawn_tokens_count",
+            kind="hypothesis",
+            on=("deterministic_target",),
+            breaks=("prefix_zero_iff_constant", "segment_end_zero_iff_constant"),
+            measure=partial(measure, undrawn=True),
+            why="'only if' over all tokens: a deterministic target has no bias although D varies over tokens it never draws",
+        ),
+        Mutant(
+            name="support_violated",
+            kind="hypothesis",
+            instances=lambda: [uncovered_world()],
+            breaks=("full_product_unbiased", "prefix_critic_unbiased", "segment_end_critic_unbiased", *PREDICTED),
+            why="what the first behaviour never draws is missing from every mean",
+        ),
+        Mutant(
+            name="product_through_t_minus_1",
+            kind="bug",
+            on=("two_segments", "long_first_segment"),
+            breaks=("prefix_bias", "prefix_bias_per_logit", "prefix_critic_unbiased"),
+            plant=prefix_before_the_token,
+            why="the token's own ratio is left out",
+        ),
+        Mutant(
+            name="earlier_segments_uncorrected",
+            kind="bug",
+            on=("two_segments", "long_first_segment"),
+            breaks=("segment_end_bias", "segment_end_bias_per_logit", "segment_end_critic_unbiased"),
+            plant=segment_prefix_forgets_earlier,
+            why="only t's own segment is corrected; needs a second segment after an off-policy first",
+        ),
+        Mutant(
+            name="behaviors_from_the_token_on",
+            kind="bug",
+            on=("long_first_segment", "long_stopping_time"),
+            breaks=("segment_end_bias", "segment_end_bias_per_logit"),
+            plant=lambda: planted(segment_values, "segment_end_action_values", behaviors_from_the_token_on),
+            why="Q follows mu right after the token; told apart where a segment has two tokens",
+        ),
     ),
 )

@@ -39,10 +39,12 @@ def instances() -> list[Any]:
     base = world("fresh_start", 2, 2, cuts((1,)))
     stale, rest = base.behaviors
     return [
-        *small_worlds(), *long_worlds(),
+        *small_worlds(),
+        *long_worlds(),
         replace(base, schedule=PrefixSchedule((base.target, rest), cuts((1,)))),
         replace(base, name="stale_start", schedule=PrefixSchedule((stale, base.target), cuts((1,)))),
-        opposite_prefixes(), opposite_prefixes_shared(),
+        opposite_prefixes(),
+        opposite_prefixes_shared(),
     ]
 
 
@@ -50,7 +52,9 @@ def opposite_prefixes() -> World:
     """Fair coins, reward +1 for equal tokens and -1 else: the better token is the other one after the other prefix."""
     fair = TabularPolicy.from_probs(torch.tensor([[0.5, 0.5]] * 3).double())
     biased = TabularPolicy.from_probs(torch.tensor([[0.8, 0.2]] * 3).double())
-    return world("opposite_prefixes", 2, 2, cuts((1,)), target=fair, policies=(biased, fair), rewards=[1.0, -1.0, -1.0, 1.0])
+    return world(
+        "opposite_prefixes", 2, 2, cuts((1,)), target=fair, policies=(biased, fair), rewards=[1.0, -1.0, -1.0, 1.0]
+    )
 
 
 def opposite_prefixes_shared() -> SharedWorld:
@@ -101,12 +105,16 @@ def measure(
     weights, branches = weigh("exact", batch), instance.schedule.branches()
     q = action_values(env, pi)
     a = q - state_values(env, pi)[:, None]
-    used = a if advantage == "target" else action_values(env, branches[0][1]) - state_values(env, branches[0][1])[:, None]
+    used = (
+        a if advantage == "target" else action_values(env, branches[0][1]) - state_values(env, branches[0][1])[:, None]
+    )
     token = moments(law, gradient_terms(batch, weights, pi, along(batch, used))).mean
     terminal = moments(law, gradient_terms(batch, weights, pi)).mean
     gradient, visited = exact_gradient(env, pi), sampler_prefix_law(env, schedule)
     state_bias = block(pi, visited - prefix_law(env, pi), a)
-    critic_bias = torch.stack([p * block(pi, prefix_law(env, s), action_values(env, s) - q) for p, s in branches]).sum(0)
+    critic_bias = torch.stack([p * block(pi, prefix_law(env, s), action_values(env, s) - q) for p, s in branches]).sum(
+        0
+    )
     distance, tokens = prefix_total_variation(env, pi, schedule), expected_token_total_variation(env, pi, schedule)
     constant = scale(instance, a)
     horizon = env.horizon
@@ -121,7 +129,9 @@ def measure(
         "distance_sum": distance.sum(),
         "quadratic": horizon * (horizon - 1) / 2 * tokens.max(),
         "terminal_update": terminal,
-        "terminal_predicted": torch.stack([p * block(pi, prefix_law(env, s), action_values(env, s)) for p, s in branches]).sum(0),
+        "terminal_predicted": torch.stack(
+            [p * block(pi, prefix_law(env, s), action_values(env, s)) for p, s in branches]
+        ).sum(0),
         "terminal_decomposed": gradient + state_bias + critic_bias,
     }
     if instance.name == "two_segments":
@@ -187,18 +197,49 @@ THEOREM = Theorem(
     source="literature (state-distribution mismatch of per-step corrections); constants and sqrt 2: ours",
     references=("Schulman et al., Trust region policy optimization, ICML 2015, appendix A",),
     claims=(
-        Claim("behavior_prefixes", "equal", "token_update", "prefix_update", "target's update under the behaviours' prefix law"),
+        Claim(
+            "behavior_prefixes",
+            "equal",
+            "token_update",
+            "prefix_update",
+            "target's update under the behaviours' prefix law",
+        ),
         Claim("unbiased_refuted", "differs", "token_refuted", "gradient_refuted", "not the gradient", margin=0.05),
         Claim("bound", "at_most", "bias_norm", "bias_bound", "bias <= 2 max|A| max|s| sum_t TV_t"),
         Claim("tabular_bound", "at_most", "bias_norm", "tabular_bound", "tabular: sqrt 2 in place of 2"),
         Claim("bound_attained", "equal", "attaining", "attained", "2 is attained with shared parameters"),
-        Claim("tabular_bound_attained", "equal", "tabular_attaining", "tabular_attained", "sqrt 2 is attained if tabular"),
-        Claim("distance_chain", "at_most", "prefix_distance", "token_distance_before", "token by token: at most linear in t"),
-        Claim("quadratic", "at_most", "distance_sum", "quadratic", "sum_t TV_t <= T(T-1)/2 max_t E_mu[TV(pi,mu at h_t)]"),
-        Claim("terminal_reward", "equal", "terminal_update", "terminal_predicted", "with R: Q^mu at the prefixes of mu"),
+        Claim(
+            "tabular_bound_attained", "equal", "tabular_attaining", "tabular_attained", "sqrt 2 is attained if tabular"
+        ),
+        Claim(
+            "distance_chain",
+            "at_most",
+            "prefix_distance",
+            "token_distance_before",
+            "token by token: at most linear in t",
+        ),
+        Claim(
+            "quadratic", "at_most", "distance_sum", "quadratic", "sum_t TV_t <= T(T-1)/2 max_t E_mu[TV(pi,mu at h_t)]"
+        ),
+        Claim(
+            "terminal_reward", "equal", "terminal_update", "terminal_predicted", "with R: Q^mu at the prefixes of mu"
+        ),
         Claim("both_biases", "equal", "terminal_update", "terminal_decomposed", "gradient + prefix bias + critic bias"),
-        Claim("exact_at_equal_prefixes", "equal", "token_fresh", "gradient_fresh", "fresh start: no prefix bias, A^pi is exact"),
-        Claim("critic_bias_remains", "differs", "terminal_fresh", "gradient_fresh", "fresh start: R is biased", margin=0.05),
+        Claim(
+            "exact_at_equal_prefixes",
+            "equal",
+            "token_fresh",
+            "gradient_fresh",
+            "fresh start: no prefix bias, A^pi is exact",
+        ),
+        Claim(
+            "critic_bias_remains",
+            "differs",
+            "terminal_fresh",
+            "gradient_fresh",
+            "fresh start: R is biased",
+            margin=0.05,
+        ),
     ),
     instances=instances,
     measure=measure,
@@ -209,28 +250,68 @@ THEOREM = Theorem(
         "the bias of the behaviours' critic."
     ),
     mutants=(
-        Mutant(name="prefixes_of_the_target", kind="hypothesis", breaks=("behavior_prefixes",),
-               on=("two_segments", "three_tokens"), measure=partial(measure, prefixes="target"),
-               why="prefixes taken from the target's law: told apart from position 2 on"),
-        Mutant(name="advantage_of_the_behavior", kind="hypothesis", breaks=("behavior_prefixes",),
-               on=("two_segments", "three_tokens"), measure=partial(measure, advantage="behavior"),
-               why="A^mu instead of A^pi; told apart where later tokens are off-policy"),
-        Mutant(name="terminal_reward_under_the_bound", kind="hypothesis", breaks=("bound", "tabular_bound"), on=("fresh_start",),
-               measure=partial(measure, bounded="terminal"),
-               why="equal prefix laws make the bound 0, the reward's critic bias is not"),
-        Mutant(name="tabular_constant_for_shared_parameters", kind="hypothesis", breaks=("tabular_bound",),
-               on=("opposite_prefixes_shared",), measure=partial(measure_shared, tabular=True),
-               why="sqrt 2 needs orthogonal scores; with one softmax the errors of two prefixes add up"),
-        Mutant(name="support_violated", kind="hypothesis", breaks=("behavior_prefixes", "terminal_reward", "both_biases"),
-               instances=lambda: [uncovered_world()], why="tokens the behaviour never draws are missing from the update"),
-        Mutant(name="ratio_inverted", kind="bug", on=("three_tokens", "one_token"),
-               breaks=("behavior_prefixes", "terminal_reward", "both_biases", "bound", "tabular_bound"),
-               plant=ratio_inverted, why="log_ratios returns behavior minus target"),
-        Mutant(name="distance_one_position_late", kind="bug", breaks=("bound", "tabular_bound"), on=("stale_start",),
-               plant=lambda: planted(prefix_distance, "prefix_total_variation", one_position_late),
-               why="TV of h_{t-1} stands in for h_t; at T=2 nothing is left of it"),
-        Mutant(name="token_distance_one_position_early", kind="bug", breaks=("distance_chain", "quadratic"), on=("stale_start",),
-               plant=lambda: planted(prefix_distance, "expected_token_total_variation", one_position_early),
-               why="the distance at h_{t+1} stands in for h_t; a stale first token with a fresh rest tells"),
+        Mutant(
+            name="prefixes_of_the_target",
+            kind="hypothesis",
+            breaks=("behavior_prefixes",),
+            on=("two_segments", "three_tokens"),
+            measure=partial(measure, prefixes="target"),
+            why="prefixes taken from the target's law: told apart from position 2 on",
+        ),
+        Mutant(
+            name="advantage_of_the_behavior",
+            kind="hypothesis",
+            breaks=("behavior_prefixes",),
+            on=("two_segments", "three_tokens"),
+            measure=partial(measure, advantage="behavior"),
+            why="A^mu instead of A^pi; told apart where later tokens are off-policy",
+        ),
+        Mutant(
+            name="terminal_reward_under_the_bound",
+            kind="hypothesis",
+            breaks=("bound", "tabular_bound"),
+            on=("fresh_start",),
+            measure=partial(measure, bounded="terminal"),
+            why="equal prefix laws make the bound 0, the reward's critic bias is not",
+        ),
+        Mutant(
+            name="tabular_constant_for_shared_parameters",
+            kind="hypothesis",
+            breaks=("tabular_bound",),
+            on=("opposite_prefixes_shared",),
+            measure=partial(measure_shared, tabular=True),
+            why="sqrt 2 needs orthogonal scores; with one softmax the errors of two prefixes add up",
+        ),
+        Mutant(
+            name="support_violated",
+            kind="hypothesis",
+            breaks=("behavior_prefixes", "terminal_reward", "both_biases"),
+            instances=lambda: [uncovered_world()],
+            why="tokens the behaviour never draws are missing from the update",
+        ),
+        Mutant(
+            name="ratio_inverted",
+            kind="bug",
+            on=("three_tokens", "one_token"),
+            breaks=("behavior_prefixes", "terminal_reward", "both_biases", "bound", "tabular_bound"),
+            plant=ratio_inverted,
+            why="log_ratios returns behavior minus target",
+        ),
+        Mutant(
+            name="distance_one_position_late",
+            kind="bug",
+            breaks=("bound", "tabular_bound"),
+            on=("stale_start",),
+            plant=lambda: planted(prefix_distance, "prefix_total_variation", one_position_late),
+            why="TV of h_{t-1} stands in for h_t; at T=2 nothing is left of it",
+        ),
+        Mutant(
+            name="token_distance_one_position_early",
+            kind="bug",
+            breaks=("distance_chain", "quadratic"),
+            on=("stale_start",),
+            plant=lambda: planted(prefix_distance, "expected_token_total_variation", one_position_early),
+            why="the distance at h_{t+1} stands in for h_t; a stale first token with a fresh rest tells",
+        ),
     ),
 )

@@ -74,7 +74,9 @@ def _derivation(shape: tuple[Any, ...]) -> Derivation:
     def kept(y: Prefix) -> Prefix:
         return next((y[:t] for t in range(len(y)) if table[y[:t]] == 1), y)
 
-    chance = {kept(y): sp.Symbol(f"c_{'_'.join(map(str, kept(y)))}") for y in w.leaves}  # restart, given the kept prefix
+    chance = {
+        kept(y): sp.Symbol(f"c_{'_'.join(map(str, kept(y)))}") for y in w.leaves
+    }  # restart, given the kept prefix
 
     def prob(k: int, y: Prefix, start: int, stop: int) -> sp.Expr:
         return sp.prod([w.mu(k, y[:t], y[t]) for t in range(start, stop)])
@@ -104,20 +106,40 @@ def _derivation(shape: tuple[Any, ...]) -> Derivation:
     gradient = w.gradient()
     surplus = expected({y: w.prob_pi(y) * (q[y] - fails[y]) for y in w.leaves})
     chain = [
-        Step("definition", expected(post_hoc), "a draft that passes is kept whole; all failed drafts of a prefix (q of "
-             "them) get a new suffix", tex=r"\sum_y [1_{ok}(y) \mu_0(y) \prod \rho^0 + "
-             r"\mu_0(h) q(h) \mu_1(y|h) \prod \rho^0 \prod \rho^1] R \sum_t s_t"),
-        Step("ratios", expected({y: e.xreplace(define) for y, e in post_hoc.items()}), "every recorded probability cancels",
-             tex=r"\sum_y \pi(y) [1_{ok}(y) + q(h)] R \sum_t s_t"),
-        Step("log_derivative", [g + s for g, s in zip(gradient, surplus, strict=True)],
-             "1_ok = 1 - 1_fail; the 1 gives grad J, by differentiating J", quantity="estimator",
-             tex=r"\nabla J + E_\pi[(q(h) - 1_{fail}(y)) R \sum_t s_t]"),
+        Step(
+            "definition",
+            expected(post_hoc),
+            "a draft that passes is kept whole; all failed drafts of a prefix (q of them) get a new suffix",
+            tex=r"\sum_y [1_{ok}(y) \mu_0(y) \prod \rho^0 + "
+            r"\mu_0(h) q(h) \mu_1(y|h) \prod \rho^0 \prod \rho^1] R \sum_t s_t",
+        ),
+        Step(
+            "ratios",
+            expected({y: e.xreplace(define) for y, e in post_hoc.items()}),
+            "every recorded probability cancels",
+            tex=r"\sum_y \pi(y) [1_{ok}(y) + q(h)] R \sum_t s_t",
+        ),
+        Step(
+            "log_derivative",
+            [g + s for g, s in zip(gradient, surplus, strict=True)],
+            "1_ok = 1 - 1_fail; the 1 gives grad J, by differentiating J",
+            quantity="estimator",
+            tex=r"\nabla J + E_\pi[(q(h) - 1_{fail}(y)) R \sum_t s_t]",
+        ),
     ]
     repair = [
-        Step("definition", expected(repaired), "the restart has a probability c(h) of its own, whatever the draft became",
-             tex=r"\sum_y [(1-c(h)) \mu_0(y) \prod \rho^0 + \mu_0(h) c(h) \mu_1(y|h) \prod \rho^0 \prod \rho^1] R \sum_t s_t"),
-        Step("ratios", expected({y: e.xreplace(define) for y, e in repaired.items()}), "every recorded probability cancels",
-             tex=r"\sum_y \pi(y) [1 - c(h) + c(h)] R \sum_t s_t"),
+        Step(
+            "definition",
+            expected(repaired),
+            "the restart has a probability c(h) of its own, whatever the draft became",
+            tex=r"\sum_y [(1-c(h)) \mu_0(y) \prod \rho^0 + \mu_0(h) c(h) \mu_1(y|h) \prod \rho^0 \prod \rho^1] R \sum_t s_t",
+        ),
+        Step(
+            "ratios",
+            expected({y: e.xreplace(define) for y, e in repaired.items()}),
+            "every recorded probability cancels",
+            tex=r"\sum_y \pi(y) [1 - c(h) + c(h)] R \sum_t s_t",
+        ),
         Step("log_derivative", gradient, "grad J, by differentiating J", quantity="repaired", tex=r"\nabla J"),
     ]
 
@@ -157,12 +179,20 @@ THEOREM = Theorem(
         "each token's ratio uses the behaviour that drew it; both behaviours support the target",
     ),
     statement="E[W R sum_t s_t] = G + E_pi[(q(h) - 1{y fails}) R sum_t s_t], q(h) = mu_0(draft fails | h), h the kept prefix; "
-              "= G if the restart is independent of the draft's outcome given h",
+    "= G if the restart is independent of the draft's outcome given h",
     source="ours",
     claims=(
         Claim("biased", "differs", "post_hoc", "gradient", "the full product misses grad J", margin=1e-2),
-        Claim("selection", "equal", "estimator", "gradient_plus_selection", "by the covariance with failing, given the prefix"),
-        Claim("silent", "equal", "log_ratios", "zero", "with every policy equal to the target all recorded ratios are 1"),
+        Claim(
+            "selection",
+            "equal",
+            "estimator",
+            "gradient_plus_selection",
+            "by the covariance with failing, given the prefix",
+        ),
+        Claim(
+            "silent", "equal", "log_ratios", "zero", "with every policy equal to the target all recorded ratios are 1"
+        ),
         Claim("repaired", "equal", "repaired", "gradient", "judging the prefix by another draft is unbiased again"),
     ),
     instances=instances,
@@ -170,17 +200,37 @@ THEOREM = Theorem(
     derive=lambda instance: _derivation(instance.shape),
     outcome="Never resume only the responses that failed: decide on a resumption before, or without, seeing how the draft ends.",
     mutants=(
-        Mutant(name="restart_independent_of_outcome", kind="hypothesis", breaks=("biased", "selection"),
-               measure=lambda w: measure(w, decide=another_draft_failed), on=("one_token_kept", "nothing_kept", "end_token"),
-               why="restarts equally often after every prefix, but on another draft's failure: the bias is gone"),
-        Mutant(name="repair_sees_the_outcome", kind="hypothesis", breaks=("repaired",),
-               measure=lambda w: measure(w, repair=finished_draft_failed), on=("one_token_kept", "nothing_kept", "end_token"),
-               why="the draft that is kept or thrown away is the one that decides; needs failing to depend on the suffix"),
-        Mutant(name="newest_segment_only", kind="bug", breaks=("selection", "repaired"), on=("one_token_kept", "end_token"),
-               plant=bugs.last_segment_only,
-               why="the kept prefix goes uncorrected where the suffix was regenerated; needs mu_0 != pi on the prefix"),
-        Mutant(name="failure_rate_from_the_start", kind="bug", breaks=("selection",), on=("one_token_kept", "end_token"),
-               plant=lambda: planted(values, "state_values", lambda right: lambda *a: right(*a)[:1].expand_as(right(*a))),
-               why="q of the empty prefix stands for q(h); needs a failure rate that the kept tokens change"),
+        Mutant(
+            name="restart_independent_of_outcome",
+            kind="hypothesis",
+            breaks=("biased", "selection"),
+            measure=lambda w: measure(w, decide=another_draft_failed),
+            on=("one_token_kept", "nothing_kept", "end_token"),
+            why="restarts equally often after every prefix, but on another draft's failure: the bias is gone",
+        ),
+        Mutant(
+            name="repair_sees_the_outcome",
+            kind="hypothesis",
+            breaks=("repaired",),
+            measure=lambda w: measure(w, repair=finished_draft_failed),
+            on=("one_token_kept", "nothing_kept", "end_token"),
+            why="the draft that is kept or thrown away is the one that decides; needs failing to depend on the suffix",
+        ),
+        Mutant(
+            name="newest_segment_only",
+            kind="bug",
+            breaks=("selection", "repaired"),
+            on=("one_token_kept", "end_token"),
+            plant=bugs.last_segment_only,
+            why="the kept prefix goes uncorrected where the suffix was regenerated; needs mu_0 != pi on the prefix",
+        ),
+        Mutant(
+            name="failure_rate_from_the_start",
+            kind="bug",
+            breaks=("selection",),
+            on=("one_token_kept", "end_token"),
+            plant=lambda: planted(values, "state_values", lambda right: lambda *a: right(*a)[:1].expand_as(right(*a))),
+            why="q of the empty prefix stands for q(h); needs a failure rate that the kept tokens change",
+        ),
     ),
 )

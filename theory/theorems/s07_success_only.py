@@ -36,7 +36,8 @@ def centred(batch: SegmentedBatch) -> list[float]:
     """All advantages of all groups, under both baselines, with and without division by the spread."""
     found = [
         advantage.group_advantage(batch, baseline, scale)
-        for baseline in ("group_mean", "leave_one_out") for scale in ("none", "std")
+        for baseline in ("group_mean", "leave_one_out")
+        for scale in ("none", "std")
     ]
     return torch.cat(found).tolist()
 
@@ -73,7 +74,10 @@ def measure(
     }
     if prompts.name.startswith("uneven"):
         direction = update(stratified)
-        found |= {"stratified_direction": direction / direction.norm(), "gradient_direction": gradient / gradient.norm()}
+        found |= {
+            "stratified_direction": direction / direction.norm(),
+            "gradient_direction": gradient / gradient.norm(),
+        }
     return found
 
 
@@ -86,9 +90,18 @@ def _derivation(shape: tuple[Any, ...]) -> Derivation:
 
         def total(power: int, on_policy: bool, w: SymbolicWorld = w) -> list[sp.Expr]:
             """Sum over draws of probability x weight x R^power x score, in all parameters."""
-            draws = [(y, w.prob_pi(y)) for y in w.leaves] if on_policy else [(y, p * w.weight(y, b)) for b, y, p in w.draws()]
+            draws = (
+                [(y, w.prob_pi(y)) for y in w.leaves]
+                if on_policy
+                else [(y, p * w.weight(y, b)) for b, y, p in w.draws()]
+            )
             return [
-                sp.Add(*[p * w.reward(y) ** power * sp.Add(*[w.score(y, t, h, a) for t in range(len(y))]) for y, p in draws])
+                sp.Add(
+                    *[
+                        p * w.reward(y) ** power * sp.Add(*[w.score(y, t, h, a) for t in range(len(y))])
+                        for y, p in draws
+                    ]
+                )
                 for h, a in w.parameters
             ]
 
@@ -109,29 +122,64 @@ def _derivation(shape: tuple[Any, ...]) -> Derivation:
     pool = [d / total_rate for d in shares]
     ones = {sp.Symbol(f"S_{i}"): sp.Integer(1) for i in range(3)}  # rewards of a success-only group
     per_prompt = [
-        Step("definition", blocks(stated, each), "law given success: mu(y) R(y) / mu(R=1); then weight, reward, scores",
-             quantity="per_prompt",
-             tex=r"E_{\mu_x}[W R \sum_t s_t \mid R = 1] = \sum_y \tfrac{\mu(y) R(y)}{\mu_x(R=1)} W R \sum_t s_t"),
+        Step(
+            "definition",
+            blocks(stated, each),
+            "law given success: mu(y) R(y) / mu(R=1); then weight, reward, scores",
+            quantity="per_prompt",
+            tex=r"E_{\mu_x}[W R \sum_t s_t \mid R = 1] = \sum_y \tfrac{\mu(y) R(y)}{\mu_x(R=1)} W R \sum_t s_t",
+        ),
         Step("ratios", blocks(squared, each), "mu W = pi", tex=r"\sum_y \pi(y) R(y)^2 \sum_t s_t / \mu_x(R=1)"),
-        Step("binary", blocks(plain, each), "R^2 = R for R in {0, 1}", tex=r"\sum_y \pi(y) R(y) \sum_t s_t / \mu_x(R=1)"),
-        Step("log_derivative", blocks(truth, each), "G_x by differentiating J_x", quantity="prompt_gradient_over_rate",
-             tex=r"G_x / \mu_x(R=1)"),
+        Step(
+            "binary", blocks(plain, each), "R^2 = R for R in {0, 1}", tex=r"\sum_y \pi(y) R(y) \sum_t s_t / \mu_x(R=1)"
+        ),
+        Step(
+            "log_derivative",
+            blocks(truth, each),
+            "G_x by differentiating J_x",
+            quantity="prompt_gradient_over_rate",
+            tex=r"G_x / \mu_x(R=1)",
+        ),
     ]
     repaired = [
-        Step("stratified", blocks(stated, [e * q for e, q in zip(even, rates, strict=True)]),
-             "prompt x has share d_x of the data whatever it succeeds; weight mu_x(R=1)", quantity="repaired",
-             tex=r"\sum_x d_x \mu_x(R=1) E_{\mu_x}[W R \sum_t s_t \mid R = 1]"),
-        Step("gradient", blocks(truth, shares), "the rate cancels prompt by prompt", quantity="gradient", tex=r"\sum_x d_x G_x"),
+        Step(
+            "stratified",
+            blocks(stated, [e * q for e, q in zip(even, rates, strict=True)]),
+            "prompt x has share d_x of the data whatever it succeeds; weight mu_x(R=1)",
+            quantity="repaired",
+            tex=r"\sum_x d_x \mu_x(R=1) E_{\mu_x}[W R \sum_t s_t \mid R = 1]",
+        ),
+        Step(
+            "gradient",
+            blocks(truth, shares),
+            "the rate cancels prompt by prompt",
+            quantity="gradient",
+            tex=r"\sum_x d_x G_x",
+        ),
     ]
     buffer = [
-        Step("pooled", blocks(stated, pool), "one buffer of all successes: prompt x has share d_x mu_x(R=1) / sum of these",
-             quantity="pooled", tex=r"\sum_{x,y} \tfrac{d_x \mu_x(y) R(y)}{\sum_z d_z \mu_z(R=1)} W R \sum_t s_t"),
-        Step("gradient", [e / total_rate for e in blocks(truth, shares)], "one rate for all prompts",
-             quantity="gradient_over_total", tex=r"G / \sum_x d_x \mu_x(R=1)"),
+        Step(
+            "pooled",
+            blocks(stated, pool),
+            "one buffer of all successes: prompt x has share d_x mu_x(R=1) / sum of these",
+            quantity="pooled",
+            tex=r"\sum_{x,y} \tfrac{d_x \mu_x(y) R(y)}{\sum_z d_z \mu_z(R=1)} W R \sum_t s_t",
+        ),
+        Step(
+            "gradient",
+            [e / total_rate for e in blocks(truth, shares)],
+            "one rate for all prompts",
+            quantity="gradient_over_total",
+            tex=r"G / \sum_x d_x \mu_x(R=1)",
+        ),
     ]
     group = [
-        Step("definition", next(iter(ones)) - sp.Add(*ones) / len(ones), "reward minus the group's mean; every reward is 1",
-             tex=r"A_i = R_i - \tfrac1M \sum_j R_j, \quad R_j = 1"),
+        Step(
+            "definition",
+            next(iter(ones)) - sp.Add(*ones) / len(ones),
+            "reward minus the group's mean; every reward is 1",
+            tex=r"A_i = R_i - \tfrac1M \sum_j R_j, \quad R_j = 1",
+        ),
         Step("zero", sp.Integer(0), "the mean of ones is one", quantity="advantage", tex="0"),
     ]
 
@@ -145,7 +193,9 @@ def _derivation(shape: tuple[Any, ...]) -> Derivation:
 
 def build(name: str, rewards: tuple[tuple[float, ...], ...], shares: tuple[float, ...] = (), **options: Any) -> Prompts:
     """Build prompts of two tokens in two segments, with these rewards."""
-    worlds = [world(f"{name}_{x}", 2, 2, cuts((1,)), rewards=[float(v) for v in r], **options) for x, r in enumerate(rewards)]
+    worlds = [
+        world(f"{name}_{x}", 2, 2, cuts((1,)), rewards=[float(v) for v in r], **options) for x, r in enumerate(rewards)
+    ]
     return Prompts(name=name, worlds=tuple(worlds), shares=shares or (1 / len(worlds),) * len(worlds))
 
 
@@ -188,35 +238,89 @@ THEOREM = Theorem(
         "stratified: prompt x contributes its share d_x (1/X each, say); pooled: all successes count alike, prompts drawn by d_x",
     ),
     statement="E[W R sum_t s_t | x, R=1] = G_x/mu_x(R=1); stratified sum_x d_x G_x/mu_x(R=1), weights mu_x(R=1) turn it into G; "
-              "pooled G / sum_x d_x mu_x(R=1); the centred advantage of a success-only group is 0",
+    "pooled G / sum_x d_x mu_x(R=1); the centred advantage of a success-only group is 0",
     source="ours",
     claims=(
-        Claim("per_prompt", "equal", "per_prompt", "prompt_gradient_over_rate", "per prompt: its gradient over its success rate"),
-        Claim("direction", "differs", "stratified_direction", "gradient_direction", "stratified: another direction", margin=1e-2),
+        Claim(
+            "per_prompt",
+            "equal",
+            "per_prompt",
+            "prompt_gradient_over_rate",
+            "per prompt: its gradient over its success rate",
+        ),
+        Claim(
+            "direction",
+            "differs",
+            "stratified_direction",
+            "gradient_direction",
+            "stratified: another direction",
+            margin=1e-2,
+        ),
         Claim("repaired", "equal", "repaired", "gradient", "stratified with weight mu_x(R=1): grad J"),
         Claim("pooled", "equal", "pooled", "gradient_over_total", "pooled: grad J up to one factor"),
-        Claim("centred", "equal", "advantage", "zero", "centred advantages of successes are 0, whatever the group's size"),
+        Claim(
+            "centred", "equal", "advantage", "zero", "centred advantages of successes are 0, whatever the group's size"
+        ),
     ),
     instances=instances,
     measure=measure,
     derive=lambda p: _derivation(p.shape),
     outcome="Pool all successes, or weigh each prompt by the sampler's success rate; centring within the group leaves nothing.",
     mutants=(
-        Mutant(name="graded_rewards", kind="hypothesis", breaks=UPDATES, instances=graded,
-               why="what is left out had rewards below 0, and their part of the gradient is lost"),
-        Mutant(name="baseline_per_prompt", kind="hypothesis", breaks=UPDATES, on=("uneven_two", "uneven_shares"),
-               measure=lambda p: measure(p, baseline=True),
-               why="successes keep 1 - b_x of their update, and the failures that would balance it are gone; needs b_x != 0"),
-        Mutant(name="weighted_by_target_rate", kind="hypothesis", breaks=("repaired",), on=("uneven_two",),
-               measure=lambda p: measure(p, repair="target"), why="pi_x(R=1) is not the rate at which the buffer was filled"),
-        Mutant(name="buffer_balanced_by_prompt", kind="hypothesis", breaks=("pooled",), on=("uneven_two", "uneven_on_policy"),
-               measure=lambda p: measure(p, balanced=True), why="a buffer that holds each prompt's share is the stratified one"),
-        Mutant(name="failures_in_the_group", kind="hypothesis", breaks=("centred",), on=("uneven_two", "equal_rates"),
-               measure=lambda p: measure(p, failures=True), why="one failure gives the successes of its group an advantage"),
-        Mutant(name="last_segment_only", kind="bug", breaks=UPDATES, on=("uneven_two", "uneven_shares"),
-               plant=bugs.last_segment_only, why="the first segment goes uncorrected; needs mu != pi there"),
-        Mutant(name="mean_over_the_drawn", kind="bug", breaks=("centred",), on=("uneven_two",),
-               plant=lambda: planted(advantage, "group_advantage", mean_over_the_drawn),
-               why="filtered responses still count in the denominator of the group's mean"),
+        Mutant(
+            name="graded_rewards",
+            kind="hypothesis",
+            breaks=UPDATES,
+            instances=graded,
+            why="what is left out had rewards below 0, and their part of the gradient is lost",
+        ),
+        Mutant(
+            name="baseline_per_prompt",
+            kind="hypothesis",
+            breaks=UPDATES,
+            on=("uneven_two", "uneven_shares"),
+            measure=lambda p: measure(p, baseline=True),
+            why="successes keep 1 - b_x of their update, and the failures that would balance it are gone; needs b_x != 0",
+        ),
+        Mutant(
+            name="weighted_by_target_rate",
+            kind="hypothesis",
+            breaks=("repaired",),
+            on=("uneven_two",),
+            measure=lambda p: measure(p, repair="target"),
+            why="pi_x(R=1) is not the rate at which the buffer was filled",
+        ),
+        Mutant(
+            name="buffer_balanced_by_prompt",
+            kind="hypothesis",
+            breaks=("pooled",),
+            on=("uneven_two", "uneven_on_policy"),
+            measure=lambda p: measure(p, balanced=True),
+            why="a buffer that holds each prompt's share is the stratified one",
+        ),
+        Mutant(
+            name="failures_in_the_group",
+            kind="hypothesis",
+            breaks=("centred",),
+            on=("uneven_two", "equal_rates"),
+            measure=lambda p: measure(p, failures=True),
+            why="one failure gives the successes of its group an advantage",
+        ),
+        Mutant(
+            name="last_segment_only",
+            kind="bug",
+            breaks=UPDATES,
+            on=("uneven_two", "uneven_shares"),
+            plant=bugs.last_segment_only,
+            why="the first segment goes uncorrected; needs mu != pi there",
+        ),
+        Mutant(
+            name="mean_over_the_drawn",
+            kind="bug",
+            breaks=("centred",),
+            on=("uneven_two",),
+            plant=lambda: planted(advantage, "group_advantage", mean_over_the_drawn),
+            why="filtered responses still count in the denominator of the group's mean",
+        ),
     ),
 )

@@ -84,9 +84,14 @@ def _derivation(shape: tuple[Any, ...], n: int, m: int) -> Derivation:
 
     def by_counts(k: int) -> sp.Expr:
         terms = [
-            comb(n - 1, b) * comb(n - 1 - b, t) * less(k) ** b * share[k] ** t * more(k) ** (n - 1 - b - t)
+            comb(n - 1, b)
+            * comb(n - 1 - b, t)
+            * less(k) ** b
+            * share[k] ** t
+            * more(k) ** (n - 1 - b - t)
             * min(sp.Integer(1), sp.Rational(max(m - b, 0), t + 1))
-            for b in range(n) for t in range(n - b)
+            for b in range(n)
+            for t in range(n - b)
         ]
         return sp.Add(*terms)
 
@@ -103,38 +108,85 @@ def _derivation(shape: tuple[Any, ...], n: int, m: int) -> Derivation:
         def score(y: Response, h: Response, b: int) -> sp.Expr:
             return sp.Add(*[w.score(y, t, h, b) for t in range(len(y))])
 
-        return [sp.Add(*[f * w.reward(y) * score(y, h, b) for f, y in zip(factor, leaves, strict=True)]) for h, b in w.parameters]
+        return [
+            sp.Add(*[f * w.reward(y) * score(y, h, b) for f, y in zip(factor, leaves, strict=True)])
+            for h, b in w.parameters
+        ]
 
     longest = max(share)
     kept = [
-        Step("definition", [sp.Add(*terms) for terms in listed], "all batches; a random order decides among equal lengths",
-             quantity="kept", tex=r"P_{kept}(y) = \frac1m \sum_{y_1..y_n} \prod_j \pi(y_j) \sum_i 1_{y_i = y} P(i\ kept)"),
-        Step("alike", [prob[y] * sp.Rational(n, m) * sp.Add(*first[y]) for y in range(size)], "the n rows are alike",
-             tex=r"\frac nm \pi(y) \sum_{y_2..y_n} \prod_{j>1} \pi(y_j) P(1\ kept)"),
-        Step("counts", law, "only how many others end before and with y matters; ties are equally likely",
-             quantity="kept_formula", tex=r"\frac nm \pi(y)\, E[\min(1, (m-Below)_+/(Ties+1))]"),
-        Step("order_statistics", [prob[y] * sp.Rational(n, m) * filled[length[y]] for y in range(size)],
-             "n P(l) Incl(l) is the number of the m places that length l fills, N the number of responses",
-             tex=r"\frac{\pi(y)}{m P(l)} (E\min(m, N_{\le l}) - E\min(m, N_{<l}))"),
+        Step(
+            "definition",
+            [sp.Add(*terms) for terms in listed],
+            "all batches; a random order decides among equal lengths",
+            quantity="kept",
+            tex=r"P_{kept}(y) = \frac1m \sum_{y_1..y_n} \prod_j \pi(y_j) \sum_i 1_{y_i = y} P(i\ kept)",
+        ),
+        Step(
+            "alike",
+            [prob[y] * sp.Rational(n, m) * sp.Add(*first[y]) for y in range(size)],
+            "the n rows are alike",
+            tex=r"\frac nm \pi(y) \sum_{y_2..y_n} \prod_{j>1} \pi(y_j) P(1\ kept)",
+        ),
+        Step(
+            "counts",
+            law,
+            "only how many others end before and with y matters; ties are equally likely",
+            quantity="kept_formula",
+            tex=r"\frac nm \pi(y)\, E[\min(1, (m-Below)_+/(Ties+1))]",
+        ),
+        Step(
+            "order_statistics",
+            [prob[y] * sp.Rational(n, m) * filled[length[y]] for y in range(size)],
+            "n P(l) Incl(l) is the number of the m places that length l fills, N the number of responses",
+            tex=r"\frac{\pi(y)}{m P(l)} (E\min(m, N_{\le l}) - E\min(m, N_{<l}))",
+        ),
     ]
     repaired = [
-        Step("definition", gradient([a * b for a, b in zip(law, weight, strict=True)]), "kept law times (m/n)/Incl",
-             quantity="reweighted", tex=r"\sum_y \tfrac nm \pi(y) Incl(|y|) \tfrac{m}{n\,Incl(|y|)} R \sum_t s_t"),
+        Step(
+            "definition",
+            gradient([a * b for a, b in zip(law, weight, strict=True)]),
+            "kept law times (m/n)/Incl",
+            quantity="reweighted",
+            tex=r"\sum_y \tfrac nm \pi(y) Incl(|y|) \tfrac{m}{n\,Incl(|y|)} R \sum_t s_t",
+        ),
         Step("cancelled", gradient(prob), "Incl > 0 wherever pi > 0", tex=r"\sum_y \pi(y) R \sum_t s_t"),
         Step("log_derivative", w.gradient(), "grad J, by differentiating J", quantity="gradient", tex=r"\nabla J"),
     ]
     unique = [
-        Step("solved", [p / q for p, q in zip(prob, law, strict=True)], "unbiased for the indicator of y alone",
-             quantity="only_weight", tex=r"w(y) P_{kept}(y) = \pi(y)"),
-        Step("inclusion", weight, "hence no other function of the response is unbiased for every f", quantity="weight",
-             tex=r"w(y) = \frac{m}{n\,Incl(|y|)}"),
+        Step(
+            "solved",
+            [p / q for p, q in zip(prob, law, strict=True)],
+            "unbiased for the indicator of y alone",
+            quantity="only_weight",
+            tex=r"w(y) P_{kept}(y) = \pi(y)",
+        ),
+        Step(
+            "inclusion",
+            weight,
+            "hence no other function of the response is unbiased for every f",
+            quantity="weight",
+            tex=r"w(y) = \frac{m}{n\,Incl(|y|)}",
+        ),
     ]
     maximum = [
-        Step("longest", weight[length.index(longest)], "Incl falls with the length", quantity="largest_weight",
-             tex=r"\max w = \frac{m}{n\,Incl(L)}"),
-        Step("places_left", m * share[longest] / sp.Add(*[
-            comb(n, k) * less(longest) ** k * share[longest] ** (n - k) * max(m - k, 0) for k in range(n + 1)
-        ]), "the longest get the places that the others leave", tex=r"\frac{m P(L)}{E(m - N_{<L})_+}"),
+        Step(
+            "longest",
+            weight[length.index(longest)],
+            "Incl falls with the length",
+            quantity="largest_weight",
+            tex=r"\max w = \frac{m}{n\,Incl(L)}",
+        ),
+        Step(
+            "places_left",
+            m
+            * share[longest]
+            / sp.Add(
+                *[comb(n, k) * less(longest) ** k * share[longest] ** (n - k) * max(m - k, 0) for k in range(n + 1)]
+            ),
+            "the longest get the places that the others leave",
+            tex=r"\frac{m P(L)}{E(m - N_{<L})_+}",
+        ),
     ]
     return Derivation([kept, repaired, unique, maximum], w.point, lambda c: w.bind(c.world))
 
@@ -179,38 +231,87 @@ THEOREM = Theorem(
         "the first m < n to end are kept, ties at random (or by any rule blind to the responses); lengths differ at times",
     ),
     statement="kept law = pi(y) (n/m) Incl(len y), Incl(l) = E[min(1, (m - Below)+/(Ties + 1))] over the n - 1 others; "
-              "(m/n)/Incl is the only unbiased weight that is a function of the response alone",
+    "(m/n)/Incl is the only unbiased weight that is a function of the response alone",
     source="ours (Horvitz-Thompson weights)",
     references=("Horvitz and Thompson, JASA 47 (1952) 663-685",),
     claims=(
-        Claim("largest", "equal", "largest_weight", "longest_weight", "the largest repairing weight, on the longest responses"),
+        Claim(
+            "largest",
+            "equal",
+            "largest_weight",
+            "longest_weight",
+            "the largest repairing weight, on the longest responses",
+        ),
         Claim("silent", "equal", "ratios", "one", "every recorded ratio is 1"),
-        Claim("biased_law", "differs", "biased_law", "target_law", "kept responses do not have the target's law", margin=1e-2),
+        Claim(
+            "biased_law",
+            "differs",
+            "biased_law",
+            "target_law",
+            "kept responses do not have the target's law",
+            margin=1e-2,
+        ),
         Claim("biased_gradient", "differs", "unweighted", "gradient", "their mean update is not grad J", margin=1e-2),
         Claim("kept_law", "equal", "kept", "kept_formula", "a kept response has law pi (n/m) Incl"),
         Claim("repaired", "equal", "reweighted", "gradient", "weights (m/n)/Incl make the mean update grad J"),
-        Claim("unique", "equal", "only_weight", "weight", "the weight unbiased for every response's indicator is this one"),
+        Claim(
+            "unique", "equal", "only_weight", "weight", "the weight unbiased for every response's indicator is this one"
+        ),
     ),
     instances=instances,
     measure=measure,
     derive=lambda c: _derivation(c.world.shape, c.n, c.m),
     outcome="Do not train on whatever comes back first; if you must, weigh by (m/n)/Incl(length) and look at its maximum.",
     mutants=(
-        Mutant(name="all_n_kept", kind="hypothesis", breaks=("biased_law", "biased_gradient"), instances=all_kept,
-               why="m = n: nothing is selected, so the bias the counterexample claims is not there"),
-        Mutant(name="random_m_kept", kind="hypothesis", breaks=("biased_law", "biased_gradient", *LAW_FORMULA),
-               measure=lambda c: measure(c, random_m), on=("first_of_two",),
-               why="the selection ignores the lengths: no bias, and the inclusion weights would create one"),
-        Mutant(name="another_policy_draws", kind="hypothesis", breaks=("silent", *LAW_FORMULA), instances=others_draw,
-               why="off-policy: the recorded ratios differ from 1, and lengths have another law than the target's"),
-        Mutant(name="ties_always_win", kind="bug", breaks=LAW_FORMULA, on=("first_of_three",),
-               plant=lambda: planted(inclusion, "inclusion_probabilities", lambda right: ties_win),
-               why="Incl counts all that end with the m-th as kept; needs more ties than places"),
-        Mutant(name="itself_among_the_others", kind="bug", breaks=LAW_FORMULA, on=("first_of_two",),
-               plant=lambda: planted(inclusion, "inclusion_probabilities", lambda right: lambda p, n, m: right(p, n + 1, m)),
-               why="n others instead of n - 1"),
-        Mutant(name="end_token_takes_no_tick", kind="bug", breaks=LAW_FORMULA, on=("first_of_two",),
-               plant=lambda: planted(clock, "ticks_to_end", lambda right: lambda b: right(b) - (b.tokens == 1).any(1).long()),
-               why="the sampler's clock leaves the end token out; needs responses cut off at the horizon"),
+        Mutant(
+            name="all_n_kept",
+            kind="hypothesis",
+            breaks=("biased_law", "biased_gradient"),
+            instances=all_kept,
+            why="m = n: nothing is selected, so the bias the counterexample claims is not there",
+        ),
+        Mutant(
+            name="random_m_kept",
+            kind="hypothesis",
+            breaks=("biased_law", "biased_gradient", *LAW_FORMULA),
+            measure=lambda c: measure(c, random_m),
+            on=("first_of_two",),
+            why="the selection ignores the lengths: no bias, and the inclusion weights would create one",
+        ),
+        Mutant(
+            name="another_policy_draws",
+            kind="hypothesis",
+            breaks=("silent", *LAW_FORMULA),
+            instances=others_draw,
+            why="off-policy: the recorded ratios differ from 1, and lengths have another law than the target's",
+        ),
+        Mutant(
+            name="ties_always_win",
+            kind="bug",
+            breaks=LAW_FORMULA,
+            on=("first_of_three",),
+            plant=lambda: planted(inclusion, "inclusion_probabilities", lambda right: ties_win),
+            why="Incl counts all that end with the m-th as kept; needs more ties than places",
+        ),
+        Mutant(
+            name="itself_among_the_others",
+            kind="bug",
+            breaks=LAW_FORMULA,
+            on=("first_of_two",),
+            plant=lambda: planted(
+                inclusion, "inclusion_probabilities", lambda right: lambda p, n, m: right(p, n + 1, m)
+            ),
+            why="n others instead of n - 1",
+        ),
+        Mutant(
+            name="end_token_takes_no_tick",
+            kind="bug",
+            breaks=LAW_FORMULA,
+            on=("first_of_two",),
+            plant=lambda: planted(
+                clock, "ticks_to_end", lambda right: lambda b: right(b) - (b.tokens == 1).any(1).long()
+            ),
+            why="the sampler's clock leaves the end token out; needs responses cut off at the horizon",
+        ),
     ),
 )

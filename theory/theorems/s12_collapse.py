@@ -62,8 +62,8 @@ def measure(instance: World | IidLaw, average: bool = False) -> Quantities:
     log_weight, cap = prefix_weights(instance), caps(instance)
     wide = log_weight.repeat(len(cap), 1)
     bound = cap.repeat_interleave(len(log_weight))[:, None].expand_as(wide)
-    capped = truncate.truncate(wide, bound).reshape(len(cap), *log_weight.shape)
-    mean = torch.einsum("n,cnt->tc", law.probs, capped)
+    kept = truncate.truncate(wide, bound).reshape(len(cap), *log_weight.shape)
+    mean = torch.einsum("n,cnt->tc", law.probs, kept)
     d2, affinity = moment_rows(instance, 2.0), moment_rows(instance, 0.5).nan_to_num(1.0)
     least = (law.expect(d2.nanmean(1)) if average else d2[~d2.isnan()].min()) ** instance.env.horizon
     largest = law.expect(affinity) if average else affinity.amax(0)
@@ -75,9 +75,10 @@ def measure(instance: World | IidLaw, average: bool = False) -> Quantities:
     if instance.env.eos is None or average:
         values |= {"growth_floor": least, "second_last": law.expect((2 * log_weight[:, -1]).exp())}
     if instance.name == "attained":
-        values |= {"attained_left": mean[-1][cap == 2.0], "attained_right": values["collapse_bound"][cap == 2.0]}
+        two = int((cap - 2).abs().argmin())  # the weight is 0 or 2
+        values |= {"attained_left": mean[-1, two], "attained_right": values["collapse_bound"][two]}
     if is_real(instance):
-        values["capped_summand"] = law.probs * capped[FEW_CAPS.index(2.0), :, 1]
+        values["capped_summand"] = law.probs * kept[FEW_CAPS.index(2.0), :, 1]
     return values
 
 

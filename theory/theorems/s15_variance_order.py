@@ -44,7 +44,9 @@ def rare_reward(name: str, p: float = 0.2, m: float = 0.5) -> World:
 def rare_reward_shared() -> SharedWorld:
     """The catalogue's instance with one softmax for all prefixes."""
     twin = rare_reward("twin")
-    return SharedWorld(name="shared_softmax", env=twin.env, target=independent_tokens([0.8, 0.2]), schedule=twin.schedule)
+    return SharedWorld(
+        name="shared_softmax", env=twin.env, target=independent_tokens([0.8, 0.2]), schedule=twin.schedule
+    )
 
 
 def instances() -> list[Any]:
@@ -95,10 +97,13 @@ def _termwise_chain(w: SymbolicWorld) -> list[Step]:
     def second(values: Callable[[int, Prefix, int], sp.Expr]) -> list[sp.Expr]:
         """E_mu[(s_t X)^2] in every logit, X a function of noise, response and position."""
         return [
-            sp.Add(*[
-                p * (w.score(y, len(h), h, c) * values(xi, y, len(h))) ** 2
-                for xi, y, p in w.draws() if y[: len(h)] == h and len(y) > len(h)
-            ])
+            sp.Add(
+                *[
+                    p * (w.score(y, len(h), h, c) * values(xi, y, len(h))) ** 2
+                    for xi, y, p in w.draws()
+                    if y[: len(h)] == h and len(y) > len(h)
+                ]
+            )
             for h, c in w.parameters
         ]
 
@@ -114,13 +119,27 @@ def _termwise_chain(w: SymbolicWorld) -> list[Step]:
     squared = [g**2 for g in w.gradient()]
     critic = [s - g for s, g in zip(second(known), squared, strict=True)]
     return [
-        Step("full", [s - g for s, g in zip(second(whole), squared, strict=True)], "second moment minus squared mean (S2)",
-             quantity="full_sum", tex=r"\mathrm{Var}(W_T s_t R) = E_\mu[(W_T s_t R)^2] - (\nabla J)^2"),
-        Step("total_variance", [c + s for c, s in zip(critic, second(surprise), strict=True)],
-             "E_mu[W_T R | xi, h_t, y_t] = W_t Q^pi: the cross term vanishes",
-             tex=r"\mathrm{Var}(W_t s_t Q^\pi) + E_\mu[s_t^2 (W_T R - W_t Q^\pi)^2]"),
-        Step("prefix_critic", critic, "a mean of squares is not negative", relation=">=", quantity="critic_sum",
-             tex=r"\ge \mathrm{Var}(W_t s_t Q^\pi)"),
+        Step(
+            "full",
+            [s - g for s, g in zip(second(whole), squared, strict=True)],
+            "second moment minus squared mean (S2)",
+            quantity="full_sum",
+            tex=r"\mathrm{Var}(W_T s_t R) = E_\mu[(W_T s_t R)^2] - (\nabla J)^2",
+        ),
+        Step(
+            "total_variance",
+            [c + s for c, s in zip(critic, second(surprise), strict=True)],
+            "E_mu[W_T R | xi, h_t, y_t] = W_t Q^pi: the cross term vanishes",
+            tex=r"\mathrm{Var}(W_t s_t Q^\pi) + E_\mu[s_t^2 (W_T R - W_t Q^\pi)^2]",
+        ),
+        Step(
+            "prefix_critic",
+            critic,
+            "a mean of squares is not negative",
+            relation=">=",
+            quantity="critic_sum",
+            tex=r"\ge \mathrm{Var}(W_t s_t Q^\pi)",
+        ),
     ]
 
 
@@ -155,17 +174,28 @@ def _closed_forms(shared: bool) -> Derivation:
     first = p**2 * (1 - p) ** 2 * (1 / m + 1 / (1 - m))
     second = (p**2 / m + (1 - p) ** 2 / (1 - m)) * (1 - p) ** 2 * p**2 / m
     mean = p**2 * (1 - p) ** 2 * (1 if shared else p**2 + (1 - p) ** 2)
-    tilt = p * (1 - p) * (p / m - (1 - p) / (1 - m)) if shared else sp.Integer(0)  # E_mu[rho^2 s]: couples the positions
+    tilt = (
+        p * (1 - p) * (p / m - (1 - p) / (1 - m)) if shared else sp.Integer(0)
+    )  # E_mu[rho^2 s]: couples the positions
     closed = [
         2 * (first * factor + second + 2 * tilt * coupling - mean)
         for factor, coupling in ((m, p * (1 - p)), (p**2 / m, (1 - p) * p**2 / m), (p**2, (1 - p) * p**2))
     ]
     chain = [
-        Step("enumerated", enumerated, "four responses; prefix with reward, full product, prefix with critic",
-             quantity="traces", tex=r"\mathrm{tr\,Cov}\Big(\sum_t w_t s_t X_t\Big)"),
-        Step("closed", closed, "the second position is common; the first has E R^2 = m, E[rho^2 R] = p^2/m or Q^2 = p^2"
-             + ("; positions couple through E[rho^2 s]" if shared else ": prefix with reward exceeds full iff m > p"),
-             tex=r"2\big(A\{m,\ p^2/m,\ p^2\} + B + 2 C\{p(1-p),\ (1-p)p^2/m,\ (1-p)p^2\} - g^2\big)"),
+        Step(
+            "enumerated",
+            enumerated,
+            "four responses; prefix with reward, full product, prefix with critic",
+            quantity="traces",
+            tex=r"\mathrm{tr\,Cov}\Big(\sum_t w_t s_t X_t\Big)",
+        ),
+        Step(
+            "closed",
+            closed,
+            "the second position is common; the first has E R^2 = m, E[rho^2 R] = p^2/m or Q^2 = p^2"
+            + ("; positions couple through E[rho^2 s]" if shared else ": prefix with reward exceeds full iff m > p"),
+            tex=r"2\big(A\{m,\ p^2/m,\ p^2\} + B + 2 C\{p(1-p),\ (1-p)p^2/m,\ (1-p)p^2\} - g^2\big)",
+        ),
     ]
 
     def point(rng: random.Random) -> Mapping[sp.Symbol, Any]:
@@ -211,8 +241,21 @@ THEOREM = Theorem(
     ),
     source="ours; the termwise part is Rao-Blackwell",
     claims=(
-        Claim("prefix_reward_not_lower", "differs", "prefix_reward", "full", "unbiased here, and far above full", margin=0.3),
-        Claim("prefix_reward_above_full", "at_most", "full", "prefix_reward", "full product below prefix product times reward"),
+        Claim(
+            "prefix_reward_not_lower",
+            "differs",
+            "prefix_reward",
+            "full",
+            "unbiased here, and far above full",
+            margin=0.3,
+        ),
+        Claim(
+            "prefix_reward_above_full",
+            "at_most",
+            "full",
+            "prefix_reward",
+            "full product below prefix product times reward",
+        ),
         Claim("prefix_reward_unbiased", "equal", "prefix_reward_mean", "gradient", "unbiased in this comparison"),
         *(Claim(f"printed_{n}", "equal", n, f"{n}_printed", "catalogue's digits", tolerance=ROUNDING) for n in PRINTED),
         Claim("termwise", "at_most", "critic_terms", "full_terms", "Var(W_t s_t Q^pi) <= Var(W_T s_t R)"),
@@ -228,17 +271,37 @@ THEOREM = Theorem(
         "parameter); it fails for the bare reward, and for shared parameters even with the critic."
     ),
     mutants=(
-        Mutant(name="critic_of_the_behavior", kind="hypothesis", breaks=ORDERED,
-               instances=lambda: [rare_reward("more_often_drawn")], measure=partial(measure, critic="behavior"),
-               why="Q^mu is larger than Q^pi where the behaviour earns the reward more often"),
-        Mutant(name="reward_in_place_of_the_critic", kind="hypothesis", breaks=ORDERED,
-               instances=lambda: [rare_reward("more_often_drawn")], measure=partial(measure, critic="none"),
-               why="W_t R is no conditional mean of W_T R; m > p tells"),
-        Mutant(name="shared_parameters", kind="hypothesis", breaks=("ordered_when_unshared",), on=("shared_softmax",),
-               measure=partial(measure, unshared=True),
-               why="positions are correlated through E[rho^2 s] and the sum's order turns round"),
-        Mutant(name="geometric_mean_for_product", kind="bug", breaks=ORDERED, on=("long_one_segment", "long_three_segments"),
-               plant=lambda: planted(granularity, "log_ratios", geometric_mean),
-               why="the geometric mean of the ratios under the product's name has too little variance; needs two tokens"),
+        Mutant(
+            name="critic_of_the_behavior",
+            kind="hypothesis",
+            breaks=ORDERED,
+            instances=lambda: [rare_reward("more_often_drawn")],
+            measure=partial(measure, critic="behavior"),
+            why="Q^mu is larger than Q^pi where the behaviour earns the reward more often",
+        ),
+        Mutant(
+            name="reward_in_place_of_the_critic",
+            kind="hypothesis",
+            breaks=ORDERED,
+            instances=lambda: [rare_reward("more_often_drawn")],
+            measure=partial(measure, critic="none"),
+            why="W_t R is no conditional mean of W_T R; m > p tells",
+        ),
+        Mutant(
+            name="shared_parameters",
+            kind="hypothesis",
+            breaks=("ordered_when_unshared",),
+            on=("shared_softmax",),
+            measure=partial(measure, unshared=True),
+            why="positions are correlated through E[rho^2 s] and the sum's order turns round",
+        ),
+        Mutant(
+            name="geometric_mean_for_product",
+            kind="bug",
+            breaks=ORDERED,
+            on=("long_one_segment", "long_three_segments"),
+            plant=lambda: planted(granularity, "log_ratios", geometric_mean),
+            why="the geometric mean of the ratios under the product's name has too little variance; needs two tokens",
+        ),
     ),
 )

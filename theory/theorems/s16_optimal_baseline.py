@@ -208,7 +208,7 @@ THEOREM = Theorem(
     claims=(
         Claim("unbiased", "equal", "mean", "gradient", "with b* the mean is still grad J"),
         Claim("minimum", "at_most", "best", "others", "no other constant has less variance: 0, mean reward, neighbors of b*"),
-        Claim("numeric", "equal", "baseline", "numeric", "a bounded minimizer finds the same constant", tolerance=1e-6),
+        Claim("numeric", "equal", "baseline", "numeric", "a bounded minimizer finds the same six digits", tolerance=1e-6),
         Claim("drop", "equal", "drop", "gained", "the variance drops by E[W^2|s|^2 R]^2 / E[W^2|s|^2]"),
         Claim("capped", "equal", "capped_bias", "lost", "min(W,c): the bias is -E[(W-c)+ (R - b) s]"),
         Claim("capped_shift", "equal", "shift", "cut_off", "of which the baseline causes b E[(W-c)+ s]"),

@@ -31,7 +31,9 @@ from theory.worlds import STREAM, World, one_hot_policy, world
 def of_each_response(batch: SegmentedBatch, values: Tensor) -> Tensor:
     """Sum of values over the rows that hold the same response, responses in order of first appearance."""
     row: dict[tuple[int, ...], int] = {}
-    rows = [row.setdefault((*t, n), len(row)) for t, n in zip(batch.tokens.tolist(), batch.lengths.tolist(), strict=True)]
+    rows = [
+        row.setdefault((*t, n), len(row)) for t, n in zip(batch.tokens.tolist(), batch.lengths.tolist(), strict=True)
+    ]
     return torch.zeros(len(row), dtype=torch.float64).index_add_(0, torch.tensor(rows), values)
 
 
@@ -87,24 +89,57 @@ def _derivation(shape: tuple[Any, ...]) -> Derivation:
     split = sp.Add(*[w.prob_pi(y) ** 2 / mix(y) * (1 + distance(y)) for y in w.leaves])
     mixture_second = sp.Add(*[w.prob_pi(y) ** 2 / mix(y) for y in w.leaves])
     conditional = [
-        Step("definition", bayes, "posterior of the noise given the response, times the product of recorded ratios",
-             quantity="conditional", tex=r"E[W \mid y] = \sum_\xi \frac{P(\xi) \mu_\xi(y)}{\mu_{mix}(y)} \prod_t \rho_t"),
-        Step("ratios", [e.xreplace(w.rho_definition()) for e in bayes], "each branch's probability cancels in its own ratio",
-             tex=r"\frac{\pi(y)}{\mu_{mix}(y)} \sum_\xi P(\xi)"),
-        Step("prior", [w.prob_pi(y) / mix(y) for y in w.leaves], "the probabilities of all branches sum to 1",
-             quantity="mixture", tex=r"\frac{\pi(y)}{\mu_{mix}(y)}"),
+        Step(
+            "definition",
+            bayes,
+            "posterior of the noise given the response, times the product of recorded ratios",
+            quantity="conditional",
+            tex=r"E[W \mid y] = \sum_\xi \frac{P(\xi) \mu_\xi(y)}{\mu_{mix}(y)} \prod_t \rho_t",
+        ),
+        Step(
+            "ratios",
+            [e.xreplace(w.rho_definition()) for e in bayes],
+            "each branch's probability cancels in its own ratio",
+            tex=r"\frac{\pi(y)}{\mu_{mix}(y)} \sum_\xi P(\xi)",
+        ),
+        Step(
+            "prior",
+            [w.prob_pi(y) / mix(y) for y in w.leaves],
+            "the probabilities of all branches sum to 1",
+            quantity="mixture",
+            tex=r"\frac{\pi(y)}{\mu_{mix}(y)}",
+        ),
     ]
     moment = [
-        Step("definition", second, "second moment over noise and response", quantity="realised_second",
-             tex=r"E[W^2] = \sum_{\xi, y} P(\xi) \mu_\xi(y) \prod_t \rho_t^2"),
-        Step("ratios", second.xreplace(w.rho_definition()), "one factor mu_xi cancels",
-             tex=r"\sum_y \pi(y)^2 \sum_\xi P(\xi)/\mu_\xi(y)"),
-        Step("lagrange", split, "sum P/mu * sum P mu = 1 + sum over pairs of branches, because the P sum to 1",
-             quantity="mixture_plus_spread",
-             tex=r"\sum_y \tfrac{\pi^2}{\mu_{mix}} \big(1 + \sum_{\xi<\zeta} P(\xi)P(\zeta) "
-                 r"\tfrac{(\mu_\xi-\mu_\zeta)^2}{\mu_\xi \mu_\zeta}\big)"),
-        Step("squares", mixture_second, "squares are not negative; they vanish iff all branches draw y alike", relation=">=",
-             quantity="mixture_second", tex=r"\sum_y \pi(y)^2/\mu_{mix}(y) = E[W_{mix}^2]"),
+        Step(
+            "definition",
+            second,
+            "second moment over noise and response",
+            quantity="realised_second",
+            tex=r"E[W^2] = \sum_{\xi, y} P(\xi) \mu_\xi(y) \prod_t \rho_t^2",
+        ),
+        Step(
+            "ratios",
+            second.xreplace(w.rho_definition()),
+            "one factor mu_xi cancels",
+            tex=r"\sum_y \pi(y)^2 \sum_\xi P(\xi)/\mu_\xi(y)",
+        ),
+        Step(
+            "lagrange",
+            split,
+            "sum P/mu * sum P mu = 1 + sum over pairs of branches, because the P sum to 1",
+            quantity="mixture_plus_spread",
+            tex=r"\sum_y \tfrac{\pi^2}{\mu_{mix}} \big(1 + \sum_{\xi<\zeta} P(\xi)P(\zeta) "
+            r"\tfrac{(\mu_\xi-\mu_\zeta)^2}{\mu_\xi \mu_\zeta}\big)",
+        ),
+        Step(
+            "squares",
+            mixture_second,
+            "squares are not negative; they vanish iff all branches draw y alike",
+            relation=">=",
+            quantity="mixture_second",
+            tex=r"\sum_y \pi(y)^2/\mu_{mix}(y) = E[W_{mix}^2]",
+        ),
     ]
     return Derivation([conditional, moment], w.point, w.bind)
 
@@ -112,7 +147,9 @@ def _derivation(shape: tuple[Any, ...]) -> Derivation:
 def either(name: str, *policies: TabularPolicy) -> World:
     """One of two policies writes the whole response, as when requests are spread over engines."""
     base = world(name, policies[0].vocab_size, policies[0].horizon)
-    noise = ExogenousSchedule([(0.3, PrefixSchedule(policies, one())), (0.7, PrefixSchedule(policies, lambda prefix: 1))])
+    noise = ExogenousSchedule(
+        [(0.3, PrefixSchedule(policies, one())), (0.7, PrefixSchedule(policies, lambda prefix: 1))]
+    )
     return World(name=name, env=base.env, target=base.target, schedule=noise)
 
 
@@ -181,31 +218,70 @@ THEOREM = Theorem(
         "Owen and Zhou, Safe and effective importance sampling, JASA 95 (2000) 135-143",
     ),
     claims=(
-        Claim("conditional", "equal", "conditional", "mixture", "given the response, the realised weight has mean pi/mu_mix"),
-        Claim("smaller", "at_most", "mixture_second", "realised_second", "mixture weights have the smaller second moment"),
+        Claim(
+            "conditional",
+            "equal",
+            "conditional",
+            "mixture",
+            "given the response, the realised weight has mean pi/mu_mix",
+        ),
+        Claim(
+            "smaller", "at_most", "mixture_second", "realised_second", "mixture weights have the smaller second moment"
+        ),
         Claim("gap", "equal", "realised_second", "mixture_plus_spread", "by the mean variance of W given the response"),
-        Claim("terms", "at_most", "mixture_seconds", "realised_seconds", "and so has every component of the gradient's terms"),
-        Claim("unbiased", "equal", "mixture_gradient", "gradient", "the gradient weighted by pi/mu_mix has mean grad J"),
+        Claim(
+            "terms",
+            "at_most",
+            "mixture_seconds",
+            "realised_seconds",
+            "and so has every component of the gradient's terms",
+        ),
+        Claim(
+            "unbiased", "equal", "mixture_gradient", "gradient", "the gradient weighted by pi/mu_mix has mean grad J"
+        ),
     ),
     instances=instances,
     measure=measure,
     derive=lambda instance: _derivation(instance.shape),
     outcome="Where the schedule's noise has a known law, divide by the mixture of its branches: unbiased too, and never noisier.",
     mutants=(
-        Mutant(name="branch_misses_support", kind="hypothesis", breaks=("conditional", "gap", "smaller", "terms"),
-               instances=unsupported,
-               why="E[W|y] is pi/mu_mix times the probability of the branches that can draw y; needs one that cannot"),
-        Mutant(name="noise_follows_the_tokens", kind="hypothesis", breaks=("conditional", "gap", "smaller", "terms"),
-               instances=relabelled,
-               why="the recorded branch is a function of the response, so its ratio is not averaged over the posterior"),
-        Mutant(name="noise_law_misjudged", kind="hypothesis", measure=misjudged, on=("boundary_or_none",),
-               breaks=("conditional", "gap", "smaller", "terms", "unbiased"),
-               why="a mixture with other branch probabilities; needs branches that differ"),
-        Mutant(name="mixed_token_by_token", kind="bug", breaks=("conditional", "gap", "unbiased"),
-               plant=lambda: planted(marginal, "marginal_log_probs", by_token), on=("two_engines",),
-               why="the prefix tells which branch drew it; needs noise that lasts for two tokens"),
-        Mutant(name="ratio_inverted", kind="bug", breaks=("conditional", "gap", "unbiased"), on=("boundary_or_none",),
-               plant=bugs.ratio_inverted,
-               why="behavior over target: the reciprocal of a mean is not the mean of reciprocals"),
+        Mutant(
+            name="branch_misses_support",
+            kind="hypothesis",
+            breaks=("conditional", "gap", "smaller", "terms"),
+            instances=unsupported,
+            why="E[W|y] is pi/mu_mix times the probability of the branches that can draw y; needs one that cannot",
+        ),
+        Mutant(
+            name="noise_follows_the_tokens",
+            kind="hypothesis",
+            breaks=("conditional", "gap", "smaller", "terms"),
+            instances=relabelled,
+            why="the recorded branch is a function of the response, so its ratio is not averaged over the posterior",
+        ),
+        Mutant(
+            name="noise_law_misjudged",
+            kind="hypothesis",
+            measure=misjudged,
+            on=("boundary_or_none",),
+            breaks=("conditional", "gap", "smaller", "terms", "unbiased"),
+            why="a mixture with other branch probabilities; needs branches that differ",
+        ),
+        Mutant(
+            name="mixed_token_by_token",
+            kind="bug",
+            breaks=("conditional", "gap", "unbiased"),
+            plant=lambda: planted(marginal, "marginal_log_probs", by_token),
+            on=("two_engines",),
+            why="the prefix tells which branch drew it; needs noise that lasts for two tokens",
+        ),
+        Mutant(
+            name="ratio_inverted",
+            kind="bug",
+            breaks=("conditional", "gap", "unbiased"),
+            on=("boundary_or_none",),
+            plant=bugs.ratio_inverted,
+            why="behavior over target: the reciprocal of a mean is not the mean of reciprocals",
+        ),
     ),
 )

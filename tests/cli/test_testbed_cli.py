@@ -1,0 +1,153 @@
+"""The command line as a user meets it: what it prints in a pipe and on a terminal, and how it refuses."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from testbed.cli import app
+from testbed.core.command import run_command
+from testbed.sample_data import partial_rollouts_path
+
+ROOT = Path(__file__).resolve().parents[2]
+ESCAPE = "\x1b"
+TITLES = (
+    "BATCH",
+    "CHECKS",
+    "TOKEN GAPS",
+    "E[w] = 1?",
+    "PRODUCTS THROUGH EACH SEGMENT",
+    "RULES",
+    "WHICH READING OF SPIRE",
+)
+
+
+def run(*arguments, **options):
+    command = [sys.executable, "-m", "testbed", *map(str, arguments)]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=100, **options)
+
+
+def test_diagnose_in_a_pipe_has_no_control_codes_and_all_sections(tmp_path):
+    done = run("diagnose", "sample", "--json", tmp_path / "record.json", env={**os.environ, "FORCE_COLOR": "1"})
+    assert (done.returncode, done.stderr) == (0, "")
+    assert ESCAPE not in done.stdout
+    assert [title for title in TITLES if title not in done.stdout] == []
+    assert "128 responses in 32 groups, 4224 tokens" in done.stdout
+    record = json.loads((tmp_path / "record.json").read_text())
+    assert record["provenance"]["seed"] == 0
+    assert record["result"]["file"] == "smollm2_partial_rollouts.parquet"
+    assert record["result"]["columns"] == {"target": "logp_target", "behavior": "logp_behavior"}
+    assert len(record["result"]["gaps"]) == 9
+
+
+def test_on_a_terminal_the_tables_are_drawn_and_fit():
+    leader, follower = pty.openpty()
+    command = [sys.executable, "-m", "testbed", "rules"]
+    env = {**os.environ, "COLUMNS": "80", "TERM": "xterm"}
+    writer = subprocess.Popen(command, cwd=ROOT, stdout=follower, stderr=follower, env=env)
+    os.close(follower)
+    chunks = []
+    while True:
+        try:
+            chunk = os.read(leader, 65536)
+        except OSError:
+            break
+        if not chunk:
+            break
+        chunks.append(chunk)
+    os.close(leader)
+    assert writer.wait(timeout=60) == 0
+    text = b"".join(chunks).decode()
+    assert ESCAPE in text
+    plain = re.sub(r"\x1b\[[0-9;]*m", "", text)
+    assert "───" in plain
+    assert max(map(len, plain.splitlines())) <= 80
+    assert "…" not in plain
+
+
+def test_the_sample_path_can_be_given_to_diagnose(capsys):
+    assert run_command(app, "testbed", ["sample"]) == 0
+    path = capsys.readouterr().out.strip()
+    assert Path(path) == partial_rollouts_path()
+    assert run_command(app, "testbed", ["diagnose", path]) == 0
+    by_path = capsys.readouterr().out
+    assert run_command(app, "testbed", ["diagnose", "sample"]) == 0
+    assert capsys.readouterr().out == by_path
+
+
+def test_columns_and_seed_are_taken_from_the_options(capsys, tmp_path):
+    out = tmp_path / "record.json"
+    arguments = ["diagnose", "sample", "--behavior", "logp_v0_f32", "--target", "logp_proximal", "--seed", "5"]
+    assert run_command(app, "testbed", [*arguments, "--json", str(out)]) == 0
+    record = json.loads(out.read_text())
+    assert record["result"]["columns"] == {"target": "logp_proximal", "behavior": "logp_v0_f32"}
+    assert record["provenance"]["seed"] == 5
+    total = next(g for g in record["result"]["gaps"] if g["gap"] == "total" and g["segment"] == 0)
+    assert total["sd"] == 0.0  # in segment 0 both columns are the same policy's
+    assert "FAULT zero_variance" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["diagnose"], "Missing argument"),
+        (["diagnose", "nowhere.parquet"], "found no such file"),
+        (["diagnose", "sample", "--target", "logp_x"], "a dump needs a column `logp_x` (choose with --target); found the columns"),
+        (["diagnose", "sample", "--target", "behavior"], "`behavior` must hold numbers; found 'v0_bf16'"),
+        (["diagnose", "sample", "--seed", "x"], "'x' is not a valid int"),
+        (["diagnose", "sample", "--html", "x"], "--html"),
+        (["rules", "ice_pop"], "did you mean icepop?"),
+        (["rules", "cis"], "not available yet"),
+        (["rules", "tis", "--json", "/dev/null/x.json"], "`--json` must name a file that can be written"),
+        (["nothing"], "nothing"),
+    ],
+)  # fmt: skip
+def test_bad_usage_is_one_sentence_and_exit_2(capsys, arguments, words):
+    assert run_command(app, "testbed", arguments) == 2
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert printed.err.startswith("testbed: ")
+    assert printed.err.count("\n") == 1
+    assert words in printed.err
+
+
+def test_a_damaged_file_through_the_real_command(tmp_path):
+    path = tmp_path / "cut.parquet"
+    path.write_bytes(partial_rollouts_path().read_bytes()[:5000])
+    done = run("diagnose", path)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("testbed: 'cut.parquet' must be a readable parquet file; found ")
+    assert done.stderr.count("\n") == 1
+    assert "Traceback" not in done.stderr
+
+
+def test_ctrl_c_ends_with_130_and_no_traceback():
+    code = (
+        "import sys, time, testbed.diagnosis.dump as dump\n"
+        "dump.load_dump = lambda *a, **k: (print('reading', flush=True), time.sleep(60))\n"
+        "sys.argv = ['testbed', 'diagnose', 'sample']\n"
+        "from testbed.__main__ import main; main()"
+    )
+    command = [sys.executable, "-c", code]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout.readline() == "reading\n"
+        time.sleep(0.2)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(timeout=30) == 130
+        assert process.stderr.read() == "testbed: interrupted\n"
+
+
+def test_rules_as_records(capsys, tmp_path):
+    out = tmp_path / "rules.json"
+    assert run_command(app, "testbed", ["rules", "tis", "--json", str(out)]) == 0
+    assert "formula: min(rho_t, cap)" in capsys.readouterr().out
+    assert json.loads(out.read_text())["result"]["rules"][0]["parameters"] == {"cap": 2.0}
