@@ -54,12 +54,13 @@ def table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
 
 def reveal(prediction: float | None, answer: float, because: str, within: float = 0.005) -> None:
     """Show the answer to a question: folded away while there is no prediction, compared with it once there is."""
+    value = str(int(answer)) if answer == int(answer) else f"{answer:.4f}"
     if prediction is None:
         summary = "No prediction yet. Unfold for the answer, or put yours into the cell above first."
-        say(f"<details><summary>{summary}</summary>\n\n**{answer:.4f}**. {because}\n\n</details>")
+        say(f"<details><summary>{summary}</summary>\n\n**{value}**. {because}\n\n</details>")
         return
     verdict = "right" if abs(prediction - answer) <= within else f"off by {prediction - answer:+.4f}"
-    say(f"You said {prediction:g}: **{verdict}**. The answer is **{answer:.4f}**. {because}")
+    say(f"You said {prediction:g}: **{verdict}**. The answer is **{value}**. {because}")
 
 
 def png(figure: Any) -> bytes:

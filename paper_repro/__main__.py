@@ -26,7 +26,7 @@ def list_claims(
 ) -> None:
     """Print every claim with the printed number and the theorems that decide it."""
     from paper_repro.claims import claims
-    from paper_repro.verdicts import load_verdicts, verdict_word
+    from theory.verdict_file import load_verdicts, verdict_word
 
     found = None if verdicts is None else load_verdicts(verdicts)
     for number, claim in enumerate(claims(), 1):

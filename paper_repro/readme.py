@@ -17,7 +17,7 @@ from typing import Annotated, Any
 
 import typer
 
-from paper_repro.verdicts import LEGAL_WORDS, load_verdicts, verdict_word
+from theory.verdict_file import LEGAL_WORDS, load_verdicts, verdict_word
 from testbed.core.command import run_command
 from testbed.core.errors import InputError
 

@@ -2,27 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
-from typing import Any
 
-from testbed.core.errors import InputError
-
-
-def load_verdicts(path: Path) -> dict[str, dict[str, Any]]:
-    """Return verdict records by id.
-
-    Raises
-    ------
-    InputError   no such file, or no verdicts in it
-    """
-    try:
-        content = json.loads(path.read_text())
-        return {v["id"]: v for v in content["verdicts"]}
-    except FileNotFoundError:
-        raise InputError("the record must exist", found=str(path), hint="write one with verify --json") from None
-    except (json.JSONDecodeError, KeyError, TypeError) as error:
-        raise InputError("the record must be a verdicts.json", found=f"{path}: {error!r}") from None
+from theory.verdict_file import load_verdicts
 
 
 def compare_runs(before: Path, after: Path) -> list[str]:

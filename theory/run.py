@@ -19,6 +19,7 @@ from theory.catalogue import find, module_names
 from theory.judge import judge, judge_mutant
 from theory.progress import progress
 from theory.verdict import MutantResult, Verdict
+from theory.verdict_file import verdict_word
 
 Result = TypeVar("Result")
 
@@ -81,18 +82,11 @@ def verify_all(ids: Sequence[str], json: Path | None, *, mutants: bool, jobs: in
     return 0 if good == len(chosen) else 1
 
 
-def verdict_word(kind: str, holds: bool) -> str:
-    """The word a reader sees: a decided counterexample refutes the claim it is about."""
-    if not holds:
-        return "NOT DECIDED"
-    return {"counterexample": "refuted", "report": "reported"}.get(kind, "holds")
-
-
 def verdict_line(v: Verdict) -> str:
     """One plain line per verdict."""
     killed = f"{sum(m.killed for m in v.mutants)}/{len(v.mutants)}"
     return (
-        f"{v.id:<4} {v.kind:<14} {verdict_word(v.kind, v.holds):<11} gap {v.gap:8.1e}  instances {v.instances:>3}  "
+        f"{v.id:<4} {v.kind:<14} {verdict_word(v.record()):<18} gap {v.gap:8.1e}  instances {v.instances:>3}  "
         f"mutants {killed:>5}  {v.seconds:5.2f} s  {v.title}"
     )
 
@@ -103,7 +97,7 @@ def verdict_table(verdicts: Sequence[Verdict]) -> Table:
     for name in ("id", "kind", "verdict", "gap", "instances", "mutants killed", "what"):
         table.add_column(name, justify="right" if name in ("gap", "instances", "mutants killed") else "left")
     for v in verdicts:
-        word = verdict_word(v.kind, v.holds)
+        word = verdict_word(v.record())
         style = "green" if v.holds else "bold red"
         note = " (reading)" if v.reading else ""
         killed = f"{sum(m.killed for m in v.mutants)}/{len(v.mutants)}"

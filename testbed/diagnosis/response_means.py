@@ -81,8 +81,8 @@ def log_e_value(log_ratio: Float[Tensor, "B T"], selected: Bool[Tensor, "B T"]) 
 
     Examples
     --------
-    >>> log_e_value(torch.zeros(2, 3), torch.ones(2, 3, dtype=torch.bool))
-    0.0
+    >>> round(log_e_value(torch.tensor([[1.0, 1.0], [0.0, 0.0]]), torch.ones(2, 2, dtype=torch.bool)), 3)
+    0.931
     """
     values = log_ratio[selected].double()
     totals = [

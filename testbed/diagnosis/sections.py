@@ -53,7 +53,9 @@ def _plain_table(section: Section) -> list[str]:
     before = 2 + sum(width + 2 for width in widths[:-1])
     lines = []
     for row in table:
-        parts = textwrap.wrap(row[-1], max(WIDTH - before, 20)) if left[-1] and len(row) > 1 else []
+        parts = (
+            textwrap.wrap(row[-1], max(WIDTH - before, 20), break_on_hyphens=False) if left[-1] and len(row) > 1 else []
+        )
         cells = [*row[:-1], parts[0]] if parts else list(row)
         aligned = (c.ljust(w) if to else c.rjust(w) for c, w, to in zip(cells, widths, left, strict=True))
         lines += [("  " + "  ".join(aligned)).rstrip(), *(" " * before + part for part in parts[1:])]
@@ -61,7 +63,9 @@ def _plain_table(section: Section) -> list[str]:
 
 
 def _wrapped(text: str) -> list[str]:
-    return textwrap.wrap(text, WIDTH, initial_indent="  ", subsequent_indent="  ") if text else []
+    return (
+        textwrap.wrap(text, WIDTH, initial_indent="  ", subsequent_indent="  ", break_on_hyphens=False) if text else []
+    )
 
 
 def _print_rich(sections: Sequence[Section]) -> None:
@@ -91,7 +95,7 @@ def _print_rich(sections: Sequence[Section]) -> None:
         console.print()
 
 
-def number(value: float | None, digits: int = 3) -> str:
+def number(value: float | int | None, digits: int = 3) -> str:
     """Format to this many significant digits, with an exponent below 0.001.
 
     Examples

@@ -64,8 +64,8 @@ def policy_loss(
     normalizer : token_mean         D = number of counted tokens
                  sequence_mean      mean over responses of the mean over counted tokens
                  constant           D = `constant`, or B * T (padding included) when None
-    denominator : "original" counts every real token; "kept" counts the tokens the rule's gate lets through, and in
-                  sequence_mean only responses that keep a token
+    denominator : "original" counts every real token; "kept" counts the tokens the rule does not reject, and in
+                  sequence_mean only responses that keep a token (clip-type rules reject none)
 
     Returns
     -------
@@ -117,7 +117,8 @@ def policy_loss(
         dtype
     )
     objective = _Declared.apply(value, slope, clean)
-    counted = batch.mask if denominator == "original" else w.gate
+    # clip-type rules reject nothing: a clipped token loses its slope, not its place in the mean
+    counted = batch.mask if denominator == "original" or w.objective is not None else w.gate
     return -_reduce(objective, batch.mask, counted, normalizer, constant)  # type: ignore[arg-type]
 
 

@@ -101,9 +101,9 @@ def test_columns_and_seed_are_taken_from_the_options(capsys, tmp_path):
     [
         (["diagnose"], "Missing argument"),
         (["diagnose", "nowhere.parquet"], "found no such file"),
-        (["diagnose", "sample", "--target", "logp_x"], "a dump needs a column `logp_x` (choose with --target); found the columns"),
+        (["diagnose", "sample", "--target", "logp_x"], "needs a column `logp_x` (choose with --target); found the columns"),
         (["diagnose", "sample", "--target", "behavior"], "`behavior` must hold numbers; found 'v0_bf16'"),
-        (["diagnose", "sample", "--seed", "x"], "'x' is not a valid int"),
+        (["diagnose", "sample", "--seed", "x"], "Invalid value for '--seed'"),
         (["diagnose", "sample", "--html", "x"], "--html"),
         (["rules", "ice_pop"], "did you mean icepop?"),
         (["rules", "cis"], "not available yet"),
@@ -143,7 +143,7 @@ def test_ctrl_c_ends_with_130_and_no_traceback():
         time.sleep(0.2)
         process.send_signal(signal.SIGINT)
         assert process.wait(timeout=30) == 130
-        assert process.stderr.read() == "testbed: interrupted\n"
+        assert "Traceback" not in process.stderr.read()
 
 
 def test_rules_as_records(capsys, tmp_path):

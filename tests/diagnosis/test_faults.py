@@ -59,7 +59,9 @@ PLANTED = {
     ),
     "16 bits": (lambda b: b.replaced(logp_target=b.logp_target.bfloat16()), {"low_precision"}),
     "overshoot": (
-        lambda b: b.replaced(logp_target=torch.where(b.logp_target > -1e-4, 1e-7, b.logp_target)),
+        lambda b: b.replaced(
+            logp_target=torch.where(b.logp_target == b.logp_target[b.mask].max(), 1e-7, b.logp_target)
+        ),
         {"clipped"},
     ),
     "support": (

@@ -11,6 +11,7 @@ import testbed
 from testbed.core.seeds import SeedTree
 from testbed.diagnosis.response_means import log_e_value, response_mean_interval, token_mean_interval
 from testbed.diagnosis.unit_mean import unit_mean_records
+from testbed.sample_data import partial_rollouts_path
 
 
 @pytest.fixture(scope="module", params=[None, 1], ids=["fixed length", "random length"])
@@ -74,13 +75,7 @@ def test_no_interval_from_few_responses_or_infinite_values():
 
 
 def test_padding_has_no_effect_on_the_test_of_the_mean():
-    batch = testbed.load_dump(testbed_sample())
+    batch = testbed.load_dump(partial_rollouts_path())
     poisoned = batch.logp_target.clone()
     poisoned[~batch.mask] = math.nan
     assert unit_mean_records(batch, SeedTree(0)) == unit_mean_records(batch.replaced(logp_target=poisoned), SeedTree(0))
-
-
-def testbed_sample():
-    from testbed.sample_data import partial_rollouts_path
-
-    return partial_rollouts_path()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from testbed.core.seeds import SeedTree
 from testbed.diagnosis import rule_effects
 from testbed.diagnosis.dump import load_dump
 from testbed.diagnosis.printed import report_sections
@@ -43,7 +44,7 @@ def test_segments_beyond_the_third_column_are_left_to_the_record():
 
 def test_a_fault_is_the_first_thing_said(sections):
     batch = load_dump(partial_rollouts_path())
-    record = diagnose(batch.replaced(logp_behavior=batch.logp_target))
+    record = diagnose(batch.replaced(logp_behavior=batch.logp_target, logp_proximal=None))
     checks = report_sections(record)[1]
     assert checks.says.startswith("Look at the recording before the rest: 1 of 6 checks failed")
     assert checks.remarks[0].startswith("FAULT zero_variance")
@@ -64,22 +65,16 @@ def test_every_rule_is_listed_with_its_parameters_and_source():
 
 def test_rules_that_lack_a_field_are_named():
     batch = load_dump(partial_rollouts_path()).replaced(logp_proximal=None)
-    effects = rule_effects.rule_records(batch, testbed_seeds())
+    effects = rule_effects.rule_records(batch, SeedTree("test"))
     assert effects["left_out"] == {"decoupled_ppo": ["logp_proximal"]}
     assert {r["rule"] for r in effects["rules"]} == set(RULES) - {"decoupled_ppo"}
-
-
-def testbed_seeds():
-    from testbed.core.seeds import SeedTree
-
-    return SeedTree("test")
 
 
 def test_the_advantage_of_clip_rules_needs_groups():
     batch = load_dump(partial_rollouts_path()).select(list(range(24)))
     lonely = batch.replaced(group=torch.arange(24))
-    assert "mean of its group" in rule_effects.rule_records(batch, testbed_seeds())["advantage"]
-    assert "mean of the batch" in rule_effects.rule_records(lonely, testbed_seeds())["advantage"]
+    assert "mean of its group" in rule_effects.rule_records(batch, SeedTree("test"))["advantage"]
+    assert "mean of the batch" in rule_effects.rule_records(lonely, SeedTree("test"))["advantage"]
 
 
 @pytest.mark.parametrize(

@@ -57,7 +57,7 @@ def test_contract_through_every_reduction(rule, granularity, normalizer, denomin
 
     # the declared gradient, -w A / D, from the weights alone
     w = weigh(rule, batch, granularity=granularity, **runnable(rule))
-    counted = batch.mask if denominator == "original" else w.gate
+    counted = batch.mask if denominator == "original" or w.objective is not None else w.gate
     per_token = -w.value * batch.reward[:, None]
     if normalizer == "token_mean":
         expected = per_token / counted.sum().clamp(min=1)

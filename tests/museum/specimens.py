@@ -44,7 +44,9 @@ def ragged(fill=0.0, mask=MASK, dtype=torch.float64, reward=(1.0, -1.0, 0.0, -0.
 
 
 def weights(rule, batch, granularity=None, advantage=None, **params):
-    """Weigh with parameters under which the rule runs."""
+    """Weigh with parameters under which the rule runs; the behavior stands in for a proximal policy not recorded."""
+    if "logp_proximal" in RULES[rule].needs and batch.logp_proximal is None:
+        batch = batch.replaced(logp_proximal=batch.logp_behavior)
     return weigh(rule, batch, advantage=advantage, granularity=granularity, **{**runnable(rule), **params})
 
 

@@ -51,13 +51,12 @@ def test_no_granularity_makes_nan_of_it(granularity):
 @pytest.mark.parametrize(("rule", "granularity"), PAIRS)
 def test_every_rule_in_every_reduction(rule, granularity, sign):
     advantage = torch.tensor([sign])
-    for batch, real in ((drawn(), slice(None)), (drawn(TIGHT), [0, 2])):
+    for batch in (drawn(), drawn(TIGHT)):
         w = weights(rule, batch, granularity, advantage)
         assert float(w.value[0, 1]) == 0.0 and w.value.isfinite().all() and not w.raw.isnan().any()
         for reduction in REDUCTIONS:
             loss, gradient = loss_and_gradient(batch, rule, granularity, reduction, advantage)
             assert loss.isfinite() and gradient.isfinite().all() and float(gradient[0, 1]) == 0.0
-            assert gradient[0, real].shape[0] in (2, 3)
     without = drawn().replaced(logp_target=torch.where(TIGHT, drawn().logp_target, 0.0), mask=TIGHT)
     tight, plain = weights(rule, drawn(TIGHT), granularity, advantage), weights(rule, without, granularity, advantage)
     assert torch.equal(tight.value, plain.value) and torch.equal(tight.gate, plain.gate)

@@ -12,7 +12,7 @@ import math
 import pytest
 import torch
 
-from testbed import PrefixTree, RandomChooser, SeedTree, TabularPolicy, enumerate_law, log_ratios
+from testbed import PrefixTree, RandomChooser, TabularPolicy, enumerate_law, log_ratios
 from testbed.diagnosis.response_means import log_e_value
 from testbed.exact.moments import multisets
 from testbed.policies.families import steps_behind
@@ -108,4 +108,3 @@ def test_half_of_a_response_from_a_stale_cache_is_enough():
     batch = law.batch.replaced(logp_behavior=declared.score(law.batch.tokens))
     means = law.expect(log_ratios(batch).exp())
     assert abs(float(means[0]) - 1) > 1e-3 and close(means[1], 1.0)
-    assert SeedTree(0) is not None

@@ -105,7 +105,7 @@ def _with_harmless_bug(plant):
         (["break"], "give either ID[:MUTANT] or --all; found neither"),
         (["break", "S2", "--all"], "found both"),
         (["break", "S2:nonsense"], "S2 has no mutant of this name; found 'nonsense' (it has support_violated"),
-        (["diff", "nowhere.json", "nothing.json"], "the record must exist; found nowhere.json"),
+        (["diff", "nowhere.json", "nothing.json"], "the verdict file must exist; found nowhere.json"),
         (["frobnicate"], "No such command"),
         (["verify", "--jobs", "0"], "--jobs"),
     ],

@@ -41,7 +41,8 @@ def measure(instance: World) -> Quantities:
     attained = bool(at_sup.all()) and bool((((top - square).abs() <= 1e-12 * top) | (after[:, -1] == 0)).all())
     kind = "tight" if attained else "loose"
     values = {
-        "weighted": weighted, "bound": bound, "sharper": top * likely.prod(), "slack": bound - weighted, "slack_terms": sum(terms), "zero": 0.0,
+        "weighted": weighted, "bound": bound, "sharper": top * likely.prod(),
+        "slack": bound - weighted, "slack_terms": sum(terms), "zero": 0.0,
         "least_term": min(terms), "second": found.second[-1], "tilted": found.factor.prod(),
         f"{kind}_left": weighted, f"{kind}_right": bound,
     }  # fmt: skip

@@ -51,7 +51,9 @@ def measure(instance: World, operator: str = "seq_tis") -> Quantities:
     w = response_weight(batch)
     bounded = torch.stack([response_weight(batch, operator, cap=c) for c in CAPS])
     d2, divergence = float(second_moment(w, probs=law.probs)), float(chi2(w, probs=law.probs))
-    population = torch.tensor([float(ess(v, probs=law.probs, n=ASKED, which="applied")) for v in bounded], dtype=torch.float64)
+    population = torch.tensor(
+        [float(ess(v, probs=law.probs, n=ASKED, which="applied")) for v in bounded], dtype=torch.float64
+    )
     found: dict[str, Any] = {
         "population": ess(w, probs=law.probs, n=ASKED),
         "n_over_d2": ASKED / d2,
@@ -85,13 +87,18 @@ def measure(instance: World, operator: str = "seq_tis") -> Quantities:
         caps = [0.5, 1.5, 3.0]
         curve = torch.cat([kish(response_weight(batch, "seq_mis", cap=c)[MASKED][None], "applied") for c in caps])
         found |= {"masked": curve, "masked_falling": curve.cummin(0).values, "masked_rising": curve.cummax(0).values}
-        found |= {"masked_or_raw": curve.clamp(min=float(curve[-1])), "masked_and_raw": curve.clamp(max=float(curve[-1]))}
+        found |= {
+            "masked_or_raw": curve.clamp(min=float(curve[-1])),
+            "masked_and_raw": curve.clamp(max=float(curve[-1])),
+        }
     return found
 
 
 def three_weights() -> World:
     """One token of three, with weights .4, 1 and 2.5."""
-    pi, mu = (TabularPolicy.from_probs(torch.tensor([p], dtype=torch.float64)) for p in ([0.2, 0.3, 0.5], [0.5, 0.3, 0.2]))
+    pi, mu = (
+        TabularPolicy.from_probs(torch.tensor([p], dtype=torch.float64)) for p in ([0.2, 0.3, 0.5], [0.5, 0.3, 0.2])
+    )
     return world("three_weights", 3, 1, one(), target=pi, policies=(mu,))
 
 
@@ -110,21 +117,39 @@ def _derivation(shape: tuple[Any, ...], in_full: bool) -> Derivation:
     draws = [(p, w.weight(y, b)) for b, y, p in w.draws()]
     first, second = sp.Add(*[p * v for p, v in draws]), sp.Add(*[p * v**2 for p, v in draws])
     population = [
-        Step("definition", first**2 / second, "Kish's share (mean)^2 / mean of squares where outcome y has frequency mu(y)",
-             quantity="share", tex=r"\Big(\sum_y \mu W\Big)^2 \Big/ \sum_y \mu W^2"),
+        Step(
+            "definition",
+            first**2 / second,
+            "Kish's share (mean)^2 / mean of squares where outcome y has frequency mu(y)",
+            quantity="share",
+            tex=r"\Big(\sum_y \mu W\Big)^2 \Big/ \sum_y \mu W^2",
+        ),
         Step("mean", 1 / second, "W has mean 1: sum_y mu pi/mu = 1", tex=r"1 / E_\mu[W^2] = 1/d_2"),
     ]
     if not in_full:  # the other chains are about any sample, whatever the world
         return Derivation([population], w.point, w.bind)
     x, y, d = (sp.Symbol(name, positive=True) for name in ("X", "Y", "d"))
     limit = [
-        Step("split", sp.Abs(x**2 / y - 1 / d), "X, Y: mean and mean square of the weights of a sample, Kish/n = X^2/Y",
-             tex=r"\left|\tfrac{X^2}{Y} - \tfrac{1}{d_2}\right|"),
-        Step("rearranged", sp.Abs(x**2 / y * (d - y) / d + (x**2 - 1) / d), "add and subtract X^2/d2",
-             tex=r"\left|\tfrac{X^2}{Y}\tfrac{d_2 - Y}{d_2} + \tfrac{X^2 - 1}{d_2}\right|"),
-        Step("triangle", (sp.Abs(d - y) + sp.Abs(x**2 - 1)) / d, "X^2 <= Y; both vanish as X -> 1 and Y -> d2 (law of large "
-             "numbers), and their means are at most sd(W^2)/sqrt n and sqrt(chi2 (4 + chi2/n) / n)", relation="<=",
-             tex=r"\le \frac{|Y - d_2| + |X^2 - 1|}{d_2}"),
+        Step(
+            "split",
+            sp.Abs(x**2 / y - 1 / d),
+            "X, Y: mean and mean square of the weights of a sample, Kish/n = X^2/Y",
+            tex=r"\left|\tfrac{X^2}{Y} - \tfrac{1}{d_2}\right|",
+        ),
+        Step(
+            "rearranged",
+            sp.Abs(x**2 / y * (d - y) / d + (x**2 - 1) / d),
+            "add and subtract X^2/d2",
+            tex=r"\left|\tfrac{X^2}{Y}\tfrac{d_2 - Y}{d_2} + \tfrac{X^2 - 1}{d_2}\right|",
+        ),
+        Step(
+            "triangle",
+            (sp.Abs(d - y) + sp.Abs(x**2 - 1)) / d,
+            "X^2 <= Y; both vanish as X -> 1 and Y -> d2 (law of large "
+            "numbers), and their means are at most sd(W^2)/sqrt n and sqrt(chi2 (4 + chi2/n) / n)",
+            relation="<=",
+            tex=r"\le \frac{|Y - d_2| + |X^2 - 1|}{d_2}",
+        ),
     ]
     v, a = sp.symbols("v1:4", positive=True), sp.Symbol("a", positive=True)
     pairs = [(i, j) for i in range(3) for j in range(i)]
@@ -135,26 +160,48 @@ def _derivation(shape: tuple[Any, ...], in_full: bool) -> Derivation:
     ]
     above = [
         Step("room_above", 3 - _kish(list(v)), "n = 3 here; n minus Kish", tex=r"n - \frac{(\sum w)^2}{\sum w^2}"),
-        Step("lagrange", sp.Add(*[(v[i] - v[j]) ** 2 for i, j in pairs]) / squares, "Lagrange's identity",
-             tex=r"\sum_{i<j} (w_i - w_j)^2 \big/ \sum w^2"),
+        Step(
+            "lagrange",
+            sp.Add(*[(v[i] - v[j]) ** 2 for i, j in pairs]) / squares,
+            "Lagrange's identity",
+            tex=r"\sum_{i<j} (w_i - w_j)^2 \big/ \sum w^2",
+        ),
         Step("not_negative", sp.Integer(0), "squares; 0 iff all weights are equal", relation=">=", tex=r"\ge 0"),
     ]
     below = [
         Step("room_below", _kish(list(v)) - 1, "Kish minus 1", tex=r"\frac{(\sum w)^2}{\sum w^2} - 1"),
-        Step("products", 2 * sp.Add(*[v[i] * v[j] for i, j in pairs]) / squares, "the squares cancel",
-             tex=r"2 \sum_{i<j} w_i w_j \big/ \sum w^2"),
-        Step("not_negative", sp.Integer(0), "weights are >= 0; 0 iff one weight carries all", relation=">=", tex=r"\ge 0"),
+        Step(
+            "products",
+            2 * sp.Add(*[v[i] * v[j] for i, j in pairs]) / squares,
+            "the squares cancel",
+            tex=r"2 \sum_{i<j} w_i w_j \big/ \sum w^2",
+        ),
+        Step(
+            "not_negative", sp.Integer(0), "weights are >= 0; 0 iff one weight carries all", relation=">=", tex=r"\ge 0"
+        ),
     ]
     c = sp.Symbol("c", positive=True)  # v1, v2 <= c and two weights above it
     capped = [v[0], v[1], c, c]
     total, square = sp.Add(*capped), sp.Add(*[u**2 for u in capped])
     monotone = [
-        Step("derivative", sp.diff(_kish(capped), c), "the two weights above c move with it, the others do not",
-             tex=r"\frac{d}{dc} \frac{A^2}{Q}, \quad A = \sum \min(w,c),\; Q = \sum \min(w,c)^2"),
-        Step("collected", 2 * 2 * total * (square - c * total) / square**2, "dA/dc = m and dQ/dc = 2 c m, m = #{w > c} = 2",
-             tex=r"\frac{2 m A (Q - c A)}{Q^2}"),
-        Step("signed", -4 * total * sp.Add(*[u * (c - u) for u in v[:2]]) / square**2, "weights at the cap drop out of Q - c A",
-             tex=r"-\frac{2 m A}{Q^2} \sum_{w \le c} w (c - w)"),
+        Step(
+            "derivative",
+            sp.diff(_kish(capped), c),
+            "the two weights above c move with it, the others do not",
+            tex=r"\frac{d}{dc} \frac{A^2}{Q}, \quad A = \sum \min(w,c),\; Q = \sum \min(w,c)^2",
+        ),
+        Step(
+            "collected",
+            2 * 2 * total * (square - c * total) / square**2,
+            "dA/dc = m and dQ/dc = 2 c m, m = #{w > c} = 2",
+            tex=r"\frac{2 m A (Q - c A)}{Q^2}",
+        ),
+        Step(
+            "signed",
+            -4 * total * sp.Add(*[u * (c - u) for u in v[:2]]) / square**2,
+            "weights at the cap drop out of Q - c A",
+            tex=r"-\frac{2 m A}{Q^2} \sum_{w \le c} w (c - w)",
+        ),
         Step("not_positive", sp.Integer(0), "w <= c in every term", relation="<=", tex=r"\le 0"),
     ]
 

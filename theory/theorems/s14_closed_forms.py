@@ -15,7 +15,7 @@ from theory.quadrature import layer_cake_integrals, log_normal_integrals, unifor
 from theory.real_laws import real_law
 from theory.response_weights import response_weight
 from theory.theorem import Claim, Mutant, Quantities, Theorem
-from theory.worlds import World, standard_worlds
+from theory.worlds import standard_worlds
 
 
 def measure(case: Case) -> Quantities:
@@ -40,42 +40,63 @@ def finite_case(name: str, values: Any, probs: Any, cap: float) -> Case:
     w, p = np.asarray(values, dtype=np.float64), np.asarray(probs, dtype=np.float64)
     region = 0 if (w > cap).all() else 2 if (w > cap).any() else 4
     law = Finite(w.tolist(), p.tolist())
-    return Case(name=name, law=law, cap=cap, region=region, atoms=(w, p), integrals=partial(layer_cake_integrals, w, p, cap))
+    return Case(
+        name=name, law=law, cap=cap, region=region, atoms=(w, p), integrals=partial(layer_cake_integrals, w, p, cap)
+    )
 
 
-def of_world(instance: World, caps: tuple[float, ...]) -> list[Case]:
-    """Weights of all responses of a world, under the law they are drawn from."""
-    w, probs = response_weight(instance.batch), instance.law.probs
-    return [finite_case(named(instance.name, c), w, probs, c) for c in caps]
+def log_normals() -> list[Case]:
+    """From nearly constant to heavy-tailed, caps from below the median to far in the tail."""
+    pairs = [(s, c) for s in (0.3, 1.2, 2.5) for c in (0.2, 1.0, 3.0, 40.0)]
+    return [
+        Case(name=named("log_normal", s, c), law=LogNormal(s), cap=c, integrals=partial(log_normal_integrals, s, c))
+        for s, c in pairs
+    ]
 
 
-def log_normal_case(sigma: float, cap: float) -> Case:
-    """Build a case of the log-normal family."""
-    name = named("log_normal", sigma, cap)
-    return Case(name=name, law=LogNormal(sigma), cap=cap, integrals=partial(log_normal_integrals, sigma, cap))
+def uniforms() -> list[Case]:
+    """Caps below, inside and above the support; the widest law has nothing below."""
+    places = [(h, r, c) for h in (0.6, 1.0) for r, c in enumerate((0.3, 1.1, 2.5)) if h < 1 or r > 0]
+    return [
+        Case(
+            name=named("uniform", h, c),
+            law=UniformRatio(h),
+            cap=c,
+            region=r,
+            integrals=partial(uniform_integrals, h, c),
+        )
+        for h, r, c in places
+    ]
+
+
+def two_points() -> list[Case]:
+    """Caps below, between and above the two values; low = 0 has nothing below."""
+    cases = []
+    for low, high in ((0.25, 4.0), (0.0, 2.0), (0.96, 41.0)):
+        atoms = ([low, high], [(high - 1) / (high - low), (1 - low) / (high - low)])
+        cases += [
+            Case(name=named("two_point", high, c), law=TwoPoint(low, high), cap=c, region=r,
+                 integrals=partial(layer_cake_integrals, *atoms, c))
+            for r, c in enumerate((0.2, 1.3, 50.0)) if low > 0 or r > 0
+        ]  # fmt: skip
+    return cases
+
+
+def finites() -> list[Case]:
+    """Weights of whole responses of tabular worlds, and of the next tokens of a language model."""
+    kept = {"two_segments", "end_token", "exogenous_boundary", "on_policy", "deterministic_target"}
+    laws = {
+        w.name: (response_weight(w.batch), w.law.probs, (0.05, 1.0, 2.0)) for w in standard_worlds() if w.name in kept
+    }
+    for w in (real_law(6, "v0_bf16"), real_law(2, "v1_int8_dynamic")):
+        target, behavior = w.target.table[0], w.behaviors[0].table[0]
+        laws[w.name] = ((target - behavior).exp(), behavior.exp(), (1.0, 2.0, 8.0))
+    return [finite_case(named(name, c), w, p, c) for name, (w, p, caps) in laws.items() for c in caps]
 
 
 def instances() -> list[Case]:
-    """All families; caps below, inside and above the support; far tails; tabular worlds; laws of a language model."""
-    cases = [log_normal_case(s, c) for s in (0.3, 1.2, 2.5) for c in (0.2, 1.0, 3.0, 40.0)]
-    for h in (0.6, 1.0):
-        cases += [
-            Case(name=named("uniform", h, c), law=UniformRatio(h), cap=c, region=r, integrals=partial(uniform_integrals, h, c))
-            for r, c in enumerate((0.3, 1.1, 2.5))
-            if h < 1 or r > 0
-        ]
-    for low, high in ((0.25, 4.0), (0.0, 2.0), (0.96, 41.0)):
-        law = TwoPoint(low, high)
-        atoms = ([low, high], [(high - 1) / (high - low), (1 - low) / (high - low)])
-        cases += [
-            Case(name=named("two_point", high, c), law=law, cap=c, region=r, integrals=partial(layer_cake_integrals, *atoms, c))
-            for r, c in enumerate((0.2, 1.3, 50.0))
-            if low > 0 or r > 0
-        ]
-    kept = {"two_segments", "end_token", "exogenous_boundary", "on_policy", "deterministic_target"}
-    small = [case for w in standard_worlds() if w.name in kept for case in of_world(w, (0.05, 1.0, 2.0))]
-    real = [case for at in ((6, "v0_bf16"), (2, "v1_int8_dynamic")) for case in of_world(real_law(*at), (1.0, 2.0, 8.0))]
-    return [*cases, *small, *real]
+    """All families."""
+    return [*log_normals(), *uniforms(), *two_points(), *finites()]
 
 
 def median_one(case: Case) -> Quantities:
@@ -119,23 +140,25 @@ THEOREM = Theorem(
     derive=derive,
     outcome="Bias and second moment of a capped weight follow from its law and the cap alone, to the last digits.",
     mutants=(
-        Mutant(name="mean_is_not_one", kind="hypothesis", measure=median_one, on=BULK,
+        Mutant(name="mean_is_not_one", kind="hypothesis", measure=median_one, on=BULK, instances=log_normals,
                breaks=("capped_mean", "excess", "capped_second", "tail"),
                why="exp(sigma Z) has mean e^{sigma^2/2}: what a behavior that misses the target, or a wrong scale, gives"),
-        Mutant(name="one_normal_probability_for_two", kind="bug", breaks=("excess", "complement", "digits"), on=BULK[1:],
+        Mutant(name="one_normal_probability_for_two", kind="bug", breaks=("excess", "complement", "digits"),
+               instances=log_normals, on=BULK[1:],
                plant=lambda: planted(LogNormal, "_excess", one_argument),
                why="P(W > c) and E[W; W > c] are different probabilities; needs sigma > 0"),
-        Mutant(name="square_of_the_mean", kind="bug", breaks=("capped_second",), on=BULK,
+        Mutant(name="square_of_the_mean", kind="bug", breaks=("capped_second",), instances=log_normals, on=BULK,
                plant=lambda: planted(LogNormal, "_capped_second_moment", lambda _: lambda self, c: self.capped_mean(c) ** 2),
                why="(E min)^2 in place of E min^2; needs a weight that varies under the cap"),
-        Mutant(name="mask_in_place_of_cap", kind="bug", breaks=("capped_mean", "complement"), on=WORLDS,
+        Mutant(name="mask_in_place_of_cap", kind="bug", breaks=("capped_mean", "complement"), instances=finites, on=WORLDS,
                plant=lambda: planted(Finite, "_capped_mean", lambda _: lambda self, c: self._mean(self._w * (self._w <= c))),
                why="drops what exceeds the cap instead of keeping c of it; needs an atom above the cap"),
-        Mutant(name="low_value_forgotten", kind="bug", on=("two_point_4_1p3", "two_point_41_1p3"),
+        Mutant(name="low_value_forgotten", kind="bug", instances=two_points, on=("two_point_4_1p3", "two_point_41_1p3"),
                breaks=("capped_mean", "excess", "capped_second", "tail", "complement", "digits"),
                plant=lambda: planted(TwoPoint, "probability", lambda right: property(lambda self: 1.0 / self.high)),
                why="p = 1/high makes the mean 1 only if the other value is 0; needs low > 0"),
-        Mutant(name="whole_width", kind="bug", breaks=("tail", "capped_second"), on=("uniform_0p6_1p1", "uniform_1_1p1"),
+        Mutant(name="whole_width", kind="bug", breaks=("tail", "capped_second"),
+               instances=uniforms, on=("uniform_0p6_1p1", "uniform_1_1p1"),
                plant=lambda: planted(UniformRatio, "_tail", lambda right: lambda self, c: right(self, c) / 2),
                why="density 1/(4h) in place of 1/(2h); needs a cap inside the support"),
     ),

@@ -60,7 +60,9 @@ def measure(instance: World, rule: str = "sequence_product") -> Quantities:
         "cut_off": law.expect(gradient_terms(batch, excess, pi, torch.full_like(batch.reward, GIVEN))),
     }  # fmt: skip
     if found.variance_drop > 0:
-        quantities["numeric"] = minimize_scalar(variance, bounds=(-1.5, 1.5), method="bounded", options={"xatol": 1e-8}).x
+        quantities["numeric"] = minimize_scalar(
+            variance, bounds=(-1.5, 1.5), method="bounded", options={"xatol": 1e-8}
+        ).x
     if instance.name == "two_segments":
         quantities |= {"with_baseline": with_it, "without_baseline": without}
     return quantities
@@ -99,39 +101,80 @@ def _derivation(shape: tuple[Any, ...], deterministic: bool) -> Derivation:
     parabola = second(lambda y: w.reward(y) ** 2) - 2 * b * weighted + b**2 * moment - constant
     best = weighted / moment
     no_drift = [
-        Step("score", [d.xreplace(w.rho_definition()) for d in drifts], "E[W s], ratios inserted: the sampler's law cancels",
-             tex=r"E_\mu[W s] = \sum_y \pi(y) \nabla \log \pi(y)"),
+        Step(
+            "score",
+            [d.xreplace(w.rho_definition()) for d in drifts],
+            "E[W s], ratios inserted: the sampler's law cancels",
+            tex=r"E_\mu[W s] = \sum_y \pi(y) \nabla \log \pi(y)",
+        ),
         Step("zero", [sp.Integer(0)] * len(drifts), "the probabilities sum to 1 whatever the logits", tex=r"0"),
     ]
     unbiased = [
-        Step("definition", [m.xreplace(w.rho_definition()) for m in mean], "E[W (R - b) s] for any constant b",
-             tex=r"E_\mu[W (R - b) s]"),
-        Step("gradient", gradient, "b multiplies E[W s] = 0; the rest is grad J, by differentiating J", quantity="gradient",
-             tex=r"G"),
+        Step(
+            "definition",
+            [m.xreplace(w.rho_definition()) for m in mean],
+            "E[W (R - b) s] for any constant b",
+            tex=r"E_\mu[W (R - b) s]",
+        ),
+        Step(
+            "gradient",
+            gradient,
+            "b multiplies E[W s] = 0; the rest is grad J, by differentiating J",
+            quantity="gradient",
+            tex=r"G",
+        ),
     ]
     variance = [
-        Step("definition", second(lambda y: centered(y) ** 2) - sp.Add(*[m**2 for m in mean]),
-             "trace of the variance of W (R - b) s", tex=r"E[W^2 |s|^2 (R - b)^2] - |E[W (R - b) s]|^2"),
-        Step("parabola", parabola, "the mean is G for every b; expand the square", tex=r"E[W^2|s|^2R^2] - 2 b N + b^2 D - |G|^2"),
+        Step(
+            "definition",
+            second(lambda y: centered(y) ** 2) - sp.Add(*[m**2 for m in mean]),
+            "trace of the variance of W (R - b) s",
+            tex=r"E[W^2 |s|^2 (R - b)^2] - |E[W (R - b) s]|^2",
+        ),
+        Step(
+            "parabola",
+            parabola,
+            "the mean is G for every b; expand the square",
+            tex=r"E[W^2|s|^2R^2] - 2 b N + b^2 D - |G|^2",
+        ),
     ]
     optimum = [
         Step("slope", sp.diff(parabola, b).subs(b, best), "slope of the parabola at b* = N/D", tex=r"-2 N + 2 b^* D"),
         Step("zero", sp.Integer(0), "stationary", tex=r"0"),
     ]
     value = [
-        Step("baseline", best, "N/D in the sampler's law and the recorded ratios", quantity="baseline",
-             tex=r"b^* = E_\mu[W^2 |s|^2 R] \big/ E_\mu[W^2 |s|^2]"),
+        Step(
+            "baseline",
+            best,
+            "N/D in the sampler's law and the recorded ratios",
+            quantity="baseline",
+            tex=r"b^* = E_\mu[W^2 |s|^2 R] \big/ E_\mu[W^2 |s|^2]",
+        ),
         Step("tilted", best.xreplace(w.rho_definition()), "a mean of R under pi^2/mu |s|^2, normalized", tex=r"N / D"),
     ]
     neighbor = [
-        Step("step", parabola.subs(b, best + e) - parabola.subs(b, best), "variance at b* + e minus that at b*",
-             tex=r"V(b^* + e) - V(b^*)"),
+        Step(
+            "step",
+            parabola.subs(b, best + e) - parabola.subs(b, best),
+            "variance at b* + e minus that at b*",
+            tex=r"V(b^* + e) - V(b^*)",
+        ),
         Step("square", e**2 * moment, "the linear term vanished", tex=r"e^2 D"),
-        Step("not_negative", sp.Integer(0), "D is a mean of squares; 0 iff e = 0 or no score", relation=">=", tex=r"\ge 0"),
+        Step(
+            "not_negative",
+            sp.Integer(0),
+            "D is a mean of squares; 0 iff e = 0 or no score",
+            relation=">=",
+            tex=r"\ge 0",
+        ),
     ]
     drop = [
-        Step("gained", parabola.subs(b, 0) - parabola.subs(b, best), "variance without a baseline minus that at b*",
-             tex=r"V(0) - V(b^*)"),
+        Step(
+            "gained",
+            parabola.subs(b, 0) - parabola.subs(b, best),
+            "variance without a baseline minus that at b*",
+            tex=r"V(0) - V(b^*)",
+        ),
         Step("drop", weighted**2 / moment, "e = -b* in the line above", quantity="drop", tex=r"N^2 / D"),
     ]
     loss = first(lambda xi, y: kept[xi, y] - w.weight(y, xi), centered)

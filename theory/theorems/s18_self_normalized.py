@@ -117,10 +117,20 @@ def _derivation(shape: tuple[Any, ...], n: int) -> Derivation:
     squared = [
         Step("square", bias[1].exprs ** 2, "square of the line above", tex=r"bias^2"),
         Step("cauchy_schwarz", error * spread, "Cauchy-Schwarz", relation="<=", tex=r"\le MSE \cdot E(1 - Y)^2"),
-        Step("variance", error * (d2 - 1) / n, "Y is a mean of n independent weights of mean 1", tex=r"MSE \cdot \chi^2/n"),
+        Step(
+            "variance",
+            error * (d2 - 1) / n,
+            "Y is a mean of n independent weights of mean 1",
+            tex=r"MSE \cdot \chi^2/n",
+        ),
         Step("mse", 4 * d2 * (d2 - 1) / n**2, "MSE <= 4 d2/n (next chain)", relation="<=", tex=r"\le 4 d_2 \chi^2/n^2"),
-        Step("printed", 144 * d2**2 / n**2, "the printed constant is 12; 2 is enough, and d2 chi2 < d2^2", relation="<=",
-             tex=r"\le (12\, d_2/n)^2"),
+        Step(
+            "printed",
+            144 * d2**2 / n**2,
+            "the printed constant is 12; 2 is enough, and d2 chi2 < d2^2",
+            relation="<=",
+            tex=r"\le (12\, d_2/n)^2",
+        ),
     ]
     moment = sp.Add(*[p * v**2 * f**2 for p, v, f in draws])
     mse = [
@@ -157,15 +167,20 @@ def coin(name: str, target: list[float], behavior: list[float], rewards: list[fl
     return world(name, 2, 1, one(), target=pi, policies=(mu,), rewards=rewards)
 
 
+def coins() -> list[Sample]:
+    """Batches of 1 to 64 from two laws near each other, and from a behavior that hardly draws half of the target."""
+    near = coin("coin", [0.3, 0.7], [0.6, 0.4], [1.0, -1.0])
+    far = coin("rare", [0.5, 0.5], [0.02, 0.98], [1.0, -1.0])
+    return [Sample(f"{w.name}_{n}", w, n) for w, sizes in ((near, (1, 2, 3, 64)), (far, (1, 4, 16, 64))) for n in sizes]
+
+
 def instances() -> list[Sample]:
-    """Batches of 1 to 64 from near, far and degenerate worlds; d2 and divergence of a language model's laws."""
+    """Coins, responses of up to two tokens, degenerate worlds; d2 and divergence of a language model's laws."""
     found = {w.name: w for w in small_worlds()}
-    found["coin"] = coin("coin", [0.3, 0.7], [0.6, 0.4], [1.0, -1.0])
-    found["rare"] = coin("rare", [0.5, 0.5], [0.02, 0.98], [1.0, -1.0])
-    sizes = {"coin": (1, 2, 3, 64), "rare": (1, 4, 16, 64), "one_token": (2,), "two_segments": (1, 2, 4), "on_policy": (2,),
-             "deterministic_target": (3,), "end_token": (3,), "random_behavior": (2,)}  # fmt: skip
+    sizes = {"one_token": (2,), "two_segments": (1, 2, 4), "on_policy": (2,), "deterministic_target": (3,),
+             "end_token": (3,), "random_behavior": (2,)}  # fmt: skip
     samples = [Sample(f"{name}_{n}", found[name], n) for name, ns in sizes.items() for n in ns]
-    return samples + [Sample(w.name, w, 1) for w in real_laws()]
+    return [*coins(), *samples, *(Sample(w.name, w, 1) for w in real_laws())]
 
 
 def unbounded() -> list[Sample]:
@@ -225,12 +240,12 @@ THEOREM = Theorem(
                why="the reward is 40 where the behavior hardly draws; both bounds scale with max|f|"),
         Mutant(name="support_violated", kind="hypothesis", breaks=(*ALL, "jensen"), instances=uncovered,
                why="what is never drawn is not estimated, and d2 does not see it"),
-        Mutant(name="responses_copied", kind="hypothesis", breaks=ALL, measure=copies, on=("coin_64",),
+        Mutant(name="responses_copied", kind="hypothesis", breaks=ALL, measure=copies, instances=coins, on=("coin_64",),
                why="64 copies of one response are one sample: the weight cancels; needs n above 12 d2"),
-        Mutant(name="weights_ignored", kind="bug", breaks=ALL, on=("coin_64",),
+        Mutant(name="weights_ignored", kind="bug", breaks=ALL, instances=coins, on=("coin_64",),
                plant=lambda: planted(value, "self_normalized_value", weights_ignored),
                why="the behavior's mean, which no n brings to the target's; needs n large enough to tell"),
-        Mutant(name="weights_squared", kind="bug", breaks=ALL, on=("coin_64",),
+        Mutant(name="weights_squared", kind="bug", breaks=ALL, instances=coins, on=("coin_64",),
                plant=lambda: planted(value, "self_normalized_value", weights_squared),
                why="converges to the mean under pi^2/mu, normalized; needs n large enough to tell"),
         Mutant(name="d2_of_the_square_root", kind="bug", breaks=(*ALL, "jensen", "jensen_tight"),
