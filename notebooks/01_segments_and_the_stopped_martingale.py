@@ -181,7 +181,9 @@ with drawing("page", 2.7, ncols=3, sharex=True, sharey=True) as (figure, axes):
         ax.plot([0, top], [0, top], color="#888888", linewidth=0.8, zorder=1)
         ax.scatter(*zip(*pairs, strict=True), s=22, color=color, edgecolor="black", linewidth=0.5, zorder=2)
         ax.set(xlim=(0, top), ylim=(0, top), aspect="equal", xlabel="probability under the target")
-        ax.set_title(f"{name}:\n" + ("every event is right" if gaps[name] < TIGHT else f"off by up to {gaps[name]:.2f}"))
+        ax.set_title(
+            f"{name}:\n" + ("every event is right" if gaps[name] < TIGHT else f"off by up to {gaps[name]:.2f}")
+        )
     axes[0].set_ylabel("weighted frequency")
     show(png(figure))
 
@@ -287,7 +289,9 @@ def draw_peeking(q, case):
         for reads, (color, dash) in LOOK.items():
             label = f"reads {reads}: {now[reads][0]:.3f}"
             ax.plot(QS, [outcome(case, reads, x)[0] for x in QS], color=color, linestyle=dash, label=label)
-            ax.plot([q], [now[reads][0]], "o", color=color, markersize=6, markeredgecolor="black", clip_on=False, zorder=3)
+            ax.plot(
+                [q], [now[reads][0]], "o", color=color, markersize=6, markeredgecolor="black", clip_on=False, zorder=3
+            )
         ax.axvline(q, color="#888888", linewidth=0.8, zorder=0)
         ax.set(xlim=(0, 1), ylim=(0.4, 1), xlabel="q: probability that the rule acts when it sees token 0")
         ax.set_ylabel("weighted average reward")
@@ -299,7 +303,9 @@ def draw_peeking(q, case):
         )
         figure.legend(loc="outside lower center", ncols=4)
         picture = png(figure)
-    numbers = "; ".join(f"reads {reads}: <b>{now[reads][0]:.4f}</b> (mean weight {now[reads][1]:.3f})" for reads in READS)
+    numbers = "; ".join(
+        f"reads {reads}: <b>{now[reads][0]:.4f}</b> (mean weight {now[reads][1]:.3f})" for reads in READS
+    )
     return picture, f"truth {truth:.2f}; {numbers}"
 
 
@@ -351,7 +357,10 @@ assert abs(outcome(DIFFER, "the finished draft", 1.0)[1] - 1.3) < TIGHT
 # %%
 mutants = ["boundary_peeks_at_token", *([] if fast() else ["boundary_after_finished_draft", "support_violated"])]
 broken = [break_mutant("S1", name) for name in mutants]
-table(["S1 without", "verdict", "off by"], [[m.name, "refuted" if m.killed else "survived", f"{m.margin:.3f}"] for m in broken])
+table(
+    ["S1 without", "verdict", "off by"],
+    [[m.name, "refuted" if m.killed else "survived", f"{m.margin:.3f}"] for m in broken],
+)
 
 # %%
 assert all(m.killed for m in broken)

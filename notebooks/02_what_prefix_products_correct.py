@@ -109,7 +109,9 @@ table(
 assert abs(found - 0.175) < TIGHT
 assert (small["full product"] - truth).abs().max() < TIGHT
 assert (small["prefix, critic"] - truth).abs().max() < TIGHT
-assert (small["segment end, reward"] - small["prefix, reward"]).abs().max() < TIGHT  # segments of one token: no difference
+assert (
+    small["segment end, reward"] - small["prefix, reward"]
+).abs().max() < TIGHT  # segments of one token: no difference
 
 # %% [markdown]
 # ## Where you are, not where you go
@@ -176,7 +178,9 @@ def judged(reading, first_stale, later_stale, boundary):
     """Error of the mean and standard deviation of one response's term, both relative to the gradient's length."""
     behaviors = (steps_behind(checkpoints, first_stale), steps_behind(checkpoints, later_stale))
     rule, with_critic, _ = READINGS[reading]
-    m = expected(task, pi, testbed.PrefixSchedule(behaviors, testbed.cuts([boundary])), rule, critic if with_critic else None)
+    m = expected(
+        task, pi, testbed.PrefixSchedule(behaviors, testbed.cuts([boundary])), rule, critic if with_critic else None
+    )
     return float((m.mean - gradient).norm() / gradient.norm()), float(m.variance.sum().sqrt() / gradient.norm())
 
 
@@ -260,7 +264,9 @@ for boundary in (1, 2, 3):
         assert later == 0 or judged("prefix, reward", UPDATES, later, boundary)[0] > 0.01
     assert judged("segment end, reward", UPDATES, 0, boundary)[0] < TIGHT  # the later segment is on-policy
 assert judged("segment end, reward", UPDATES, UPDATES, 2)[0] > 0.05  # and here it is not
-uncapped = testbed.enumerate_law(task, pi, testbed.PrefixSchedule((checkpoints[0], checkpoints[4]), testbed.cuts([2]))).batch
+uncapped = testbed.enumerate_law(
+    task, pi, testbed.PrefixSchedule((checkpoints[0], checkpoints[4]), testbed.cuts([2]))
+).batch
 assert torch.equal(testbed.weigh("spire", uncapped, cap="none").value, testbed.weigh("segment_prefix", uncapped).value)
 assert judged("prefix, reward", UPDATES, 0, 1)[0] < TIGHT  # a stale segment of one token: nothing stale follows it
 
@@ -274,19 +280,29 @@ assert judged("prefix, reward", UPDATES, 0, 1)[0] < TIGHT  # a stale segment of 
 stale = (UPDATES, UPDATES, 2)
 sums = {reading: (judged(reading, *stale)[0] ** 2, judged(reading, *stale)[1] ** 2) for reading in READINGS}
 crossover = {
-    reading: (sums["full product"][1] - variance) / bias2 for reading, (bias2, variance) in sums.items() if bias2 > TIGHT
+    reading: (sums["full product"][1] - variance) / bias2
+    for reading, (bias2, variance) in sums.items()
+    if bias2 > TIGHT
 }
 table(
     ["reading, everything as stale as can be", "bias", "spread", "beaten by the full product beyond"],
     [
-        [name, f"{bias2**0.5:.1%}", f"{variance**0.5:.2f}", f"{crossover[name]:,.0f} responses" if name in crossover else "-"]
+        [
+            name,
+            f"{bias2**0.5:.1%}",
+            f"{variance**0.5:.2f}",
+            f"{crossover[name]:,.0f} responses" if name in crossover else "-",
+        ]
         for name, (bias2, variance) in sums.items()
     ],
 )
 
 # %%
 for name, n in crossover.items():
-    mse = {reading: [sums[reading][0] + sums[reading][1] / m for m in (0.9 * n, 1.1 * n)] for reading in (name, "full product")}
+    mse = {
+        reading: [sums[reading][0] + sums[reading][1] / m for m in (0.9 * n, 1.1 * n)]
+        for reading in (name, "full product")
+    }
     assert mse[name][0] < mse["full product"][0] and mse[name][1] > mse["full product"][1]
 assert sums["prefix, critic"][1] < sums["full product"][1]  # in this world; S15 refutes it as a general claim
 
@@ -330,7 +346,9 @@ with drawing("page", 2.9) as (figure, ax):
 # %%
 assert max(errors["sequence_product"]) < TIGHT
 assert all(min(pair) > 0.01 for rule, pair in errors.items() if rule != "sequence_product")
-assert all(max(errors["segment_prefix"]) < max(pair) for rule, pair in errors.items() if rule in ("prefix", "exact", "none"))
+assert all(
+    max(errors["segment_prefix"]) < max(pair) for rule, pair in errors.items() if rule in ("prefix", "exact", "none")
+)
 
 # %% [markdown]
 # ## Decided, not believed

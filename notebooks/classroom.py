@@ -128,5 +128,9 @@ def _widget(ipywidgets: Any, choice: Choice) -> Any:
     build = ipywidgets.Dropdown if words else ipywidgets.SelectionSlider
     layout = ipywidgets.Layout(width="36em")
     return build(
-        options=options, value=choice.start, description=choice.label, layout=layout, style={"description_width": "18em"}
+        options=options,
+        value=choice.start,
+        description=choice.label,
+        layout=layout,
+        style={"description_width": "18em"},
     )

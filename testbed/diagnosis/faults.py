@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from testbed.core.batch import SegmentedBatch
+from testbed.core.batch import BatchFacts, SegmentedBatch
 from testbed.diagnosis.gaps import segments_and_all
 from testbed.weighting.granularity import log_ratios
 
@@ -21,6 +21,7 @@ NOT_CERTAIN = -0.1  # nats: a token the target finds likelier than this may well
 
 def fault_records(
     batch: SegmentedBatch,
+    facts: BatchFacts,
     products: list[dict[str, Any]],
     unit_means: list[dict[str, Any]],
     negative: list[dict[str, Any]],
@@ -38,9 +39,9 @@ def fault_records(
         ("shift_by_one", "fault", _shifted(batch)),
         ("label_mixture", "fault", _mixed_labels(batch)),
         ("filled_with_zero", "fault", _filled(batch)),
-        ("support_mismatch", "note", _support(batch)),
-        ("low_precision", "note", _low_precision(batch)),
-        ("clipped", "note", _clipped(batch)),
+        ("support_mismatch", "note", _support(facts)),
+        ("low_precision", "note", _low_precision(facts)),
+        ("clipped", "note", _clipped(facts)),
         ("large_products", "note", _large_products(batch)),
         ("heavy_tail", "note", _tail(products)),
     ]
@@ -150,8 +151,8 @@ def _filled(batch: SegmentedBatch) -> str:
     )
 
 
-def _support(batch: SegmentedBatch) -> str:
-    count = batch.facts.support_mismatches
+def _support(facts: BatchFacts) -> str:
+    count = facts.support_mismatches
     if not count:
         return ""
     return (
@@ -159,13 +160,13 @@ def _support(batch: SegmentedBatch) -> str:
     )
 
 
-def _low_precision(batch: SegmentedBatch) -> str:
-    grids = ", ".join(f"`{name}` (grid {grid:g} nats)" for name, grid in batch.facts.low_precision.items())
+def _low_precision(facts: BatchFacts) -> str:
+    grids = ", ".join(f"`{name}` (grid {grid:g} nats)" for name, grid in facts.low_precision.items())
     return f"log-probs have passed through a 16-bit format: {grids}; rounded once, they stay rounded" * bool(grids)
 
 
-def _clipped(batch: SegmentedBatch) -> str:
-    counts = ", ".join(f"{count} of `{name}`" for name, count in batch.facts.clipped.items())
+def _clipped(facts: BatchFacts) -> str:
+    counts = ", ".join(f"{count} of `{name}`" for name, count in facts.clipped.items())
     return f"log-probs just above 0 were set to 0: {counts}" * bool(counts)
 
 

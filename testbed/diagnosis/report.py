@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from testbed.core.batch import SegmentedBatch
+from testbed.core.batch import BatchFacts, SegmentedBatch
 from testbed.core.errors import InputError
 from testbed.core.seeds import SeedTree
 from testbed.diagnosis.faults import fault_records
@@ -43,6 +43,7 @@ def diagnose(batch: SegmentedBatch, *, seed: int = 0) -> dict[str, Any]:
     """
     if batch.n_tokens == 0:
         raise InputError("a diagnosis needs at least one token", found="an empty batch")
+    facts = batch.facts  # of the batch as it was recorded: what was repaired then is not seen again
     batch = batch.select(batch.mask.any(1))  # a row without tokens would count as a weight of 1
     seeds = SeedTree(seed)["diagnosis"]
     gaps = gap_records(batch, seeds["gaps"])
@@ -50,17 +51,17 @@ def diagnose(batch: SegmentedBatch, *, seed: int = 0) -> dict[str, Any]:
     unit_means = unit_mean_records(batch, seeds["unit_mean"])
     negative = negative_divergences(gaps, batch, seeds["negative"])
     return {
-        "batch": _facts(batch),
+        "batch": _facts(batch, facts),
         "gaps": gaps,
         "products": products,
         "unit_means": unit_means,
-        "faults": fault_records(batch, products, unit_means, negative),
+        "faults": fault_records(batch, facts, products, unit_means, negative),
         "rules": rule_records(batch, seeds["rules"]),
         "readings": applicable_readings(batch),
     }
 
 
-def _facts(batch: SegmentedBatch) -> dict[str, Any]:
+def _facts(batch: SegmentedBatch, facts: BatchFacts) -> dict[str, Any]:
     parts = [(label, selected) for label, selected in segments_and_all(batch) if label is not None]
     if batch.engine is not None:
         behaviors = len(batch.engine[batch.mask].unique())
@@ -79,7 +80,7 @@ def _facts(batch: SegmentedBatch) -> dict[str, Any]:
             {"segment": label, "responses": int(selected.any(1).sum()), "tokens": int(selected.sum())}
             for label, selected in parts
         ],
-        "clipped": dict(batch.facts.clipped),
-        "low_precision": dict(batch.facts.low_precision),
-        "support_mismatches": batch.facts.support_mismatches,
+        "clipped": dict(facts.clipped),
+        "low_precision": dict(facts.low_precision),
+        "support_mismatches": facts.support_mismatches,
     }

@@ -94,6 +94,12 @@ class TabularPolicy(Policy):
             raise InputError(f"responses must have at most {self.horizon} tokens", found=tokens.shape[1])
         return self.table[node_index(tokens, self.vocab_size)]
 
+    def score(self, tokens: Int64[Tensor, "B T"]) -> Float[Tensor, "B T"]:
+        """Log-probability of the token at every position, without the [B, T, V] table in between."""
+        if tokens.shape[1] > self.horizon:
+            raise InputError(f"responses must have at most {self.horizon} tokens", found=tokens.shape[1])
+        return self.table[node_index(tokens, self.vocab_size), tokens]
+
     def score_terms(self, tokens: Int64[Tensor, "B T"], coefficient: Float[Tensor, "B T"]) -> Float[Tensor, "B N V"]:
         """sum_t c_t grad log pi(y_t|h_t): the block of prefix h_t gets c_t (e_{y_t} - pi(.|h_t)).
 

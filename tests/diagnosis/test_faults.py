@@ -142,3 +142,13 @@ def test_an_empty_batch_is_refused():
     batch = one_ratio(0.1, 2, 2)
     with pytest.raises(ValueError, match="at least one token"):
         diagnose(batch.replaced(mask=torch.zeros_like(batch.mask)))
+
+
+def test_rows_without_tokens_change_nothing(healthy):
+    some = healthy.select(list(range(40)))
+    emptied = torch.arange(80)[:, None] % 2 == 0  # every other row of a doubled batch
+    doubled = some.select([i // 2 for i in range(80)])
+    padded = doubled.replaced(mask=doubled.mask & emptied)
+    first, second = diagnose(some), diagnose(padded)
+    assert first["products"] == second["products"]
+    assert first["rules"] == second["rules"]

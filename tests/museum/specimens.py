@@ -6,6 +6,7 @@ import math
 import torch
 
 from testbed import (
+    RULES,
     PrefixSchedule,
     PrefixTree,
     SegmentedBatch,

@@ -11,7 +11,7 @@ import itertools
 import pytest
 import torch
 
-from testbed import TabularPolicy, group_advantage, policy_loss
+from testbed import InputError, TabularPolicy, group_advantage, policy_loss
 from testbed.environments.base import Environment
 from testbed.rollout import rollout
 
@@ -78,6 +78,11 @@ def test_every_advantage_goes_by_label_not_by_position(group, baseline, scale, d
     assert torch.equal(group_advantage(batch.select(order), **options), group_advantage(batch, **options)[order])
     renamed = batch.replaced(group=batch.group * 1000 - 7)
     assert torch.equal(group_advantage(renamed, **options), group_advantage(batch, **options))
-    for wide in (batch.reward[:, None], batch.reward.reshape(2, 2)):
-        with pytest.raises(ValueError, match="reward|shape"):
-            group_advantage(batch.replaced(reward=wide), **options)
+
+
+@pytest.mark.usefixtures("untyped")
+@pytest.mark.parametrize("shape", [(4, 1), (2, 2), (1, 4)])
+def test_a_table_of_rewards_is_refused(shape):
+    batch = drawn([0, 0, 1, 1])
+    with pytest.raises(InputError, match=r"`reward` must have shape \(4,\)"):
+        group_advantage(batch.replaced(reward=batch.reward.reshape(shape)))

@@ -117,21 +117,11 @@ def _derivation(shape: tuple[Any, ...], n: int) -> Derivation:
     squared = [
         Step("square", bias[1].exprs ** 2, "square of the line above", tex=r"bias^2"),
         Step("cauchy_schwarz", error * spread, "Cauchy-Schwarz", relation="<=", tex=r"\le MSE \cdot E(1 - Y)^2"),
-        Step(
-            "variance",
-            error * (d2 - 1) / n,
-            "Y is a mean of n independent weights of mean 1",
-            tex=r"MSE \cdot \chi^2/n",
-        ),
+        Step("variance", error * (d2 - 1) / n, "Y is a mean of n independent weights of mean 1", tex=r"MSE \cdot \chi^2/n"),
         Step("mse", 4 * d2 * (d2 - 1) / n**2, "MSE <= 4 d2/n (next chain)", relation="<=", tex=r"\le 4 d_2 \chi^2/n^2"),
-        Step(
-            "printed",
-            144 * d2**2 / n**2,
-            "the printed constant is 12; 2 is enough, and d2 chi2 < d2^2",
-            relation="<=",
-            tex=r"\le (12\, d_2/n)^2",
-        ),
-    ]
+        Step("printed", 144 * d2**2 / n**2, "the printed constant is 12; 2 is enough, and d2 chi2 < d2^2", relation="<=",
+             tex=r"\le (12\, d_2/n)^2"),
+    ]  # fmt: skip
     moment = sp.Add(*[p * v**2 * f**2 for p, v, f in draws])
     mse = [
         Step("definition", error, "mean squared error over all batches", quantity="mse", tex=r"E(X/Y - F)^2"),
@@ -204,7 +194,7 @@ def weights_ignored(right: Any) -> Any:
 
 
 def weights_squared(right: Any) -> Any:
-    """Bug: the weight is applied twice, once in sampling the batch's mean and once in its terms."""
+    """Bug: the weight is applied twice."""
     return lambda w, f, index=None: right(w**2, f, index)
 
 
