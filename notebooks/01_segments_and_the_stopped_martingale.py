@@ -114,8 +114,12 @@ assert abs(only_last - 0.4) < TIGHT
 # ## Why the right product works: a martingale
 #
 # Fix what the first segment wrote. The second segment multiplies the weight by a ratio whose mean is one *under the
-# policy that draws it*, because $\sum_y \mu(y)\,\pi(y)/\mu(y) = \sum_y \pi(y) = 1$. So whatever the past was, the weight stays, on average,
-# where it is. Such a process is a **martingale**, and it may be stopped at any stopping time without changing its mean.
+# policy that draws it*:
+#
+# $$\sum_y \mu(y)\,\frac{\pi(y)}{\mu(y)} = \sum_y \pi(y) = 1 .$$
+#
+# So whatever the past was, the weight stays, on average, where it is. Such a process is a **martingale**, and it may be
+# stopped at any stopping time without changing its mean.
 
 # %%
 rows, averages = [], []
@@ -152,6 +156,8 @@ assert round(d2[2], 6) == 1.860119
 # * *left*: the second policy takes over once token 1 has appeared, a stopping time;
 # * *middle*: a token is filed under the second policy because it turned out to be 0, although the first one drew it;
 # * *right*: all but the first token is redrawn by the second policy if the finished draft ended badly.
+#
+# A weighted frequency above one is no slip of the pen: the weights no longer average to one.
 
 
 # %%
@@ -191,6 +197,8 @@ with drawing("page", 2.7, ncols=3, sharex=True, sharey=True) as (figure, axes):
 assert gaps["reads the past"] < TIGHT
 assert gaps["peeks at the token"] > 0.1
 assert gaps["reads the finished draft"] > 0.1
+assert max(y for _, y in points["peeks at the token"]) > 1
+assert max(y for _, y in points["reads the finished draft"]) > 1
 
 # %% [markdown]
 # ## An engine, and three things its boundary may read
@@ -327,7 +335,7 @@ table(
 )
 say(
     "A mean weight that is not one is an alarm, and `python -m testbed diagnose` rings it. Its silence proves nothing: "
-    f"with both behaviors equal to the target the mean weight is {mean_weight:g}, and the average is {silent:.2f} for {truth:.2f}."
+    f"with both behaviors equal to the target the mean weight is {mean_weight:g}, and the average {silent:.2f} for {truth:.2f}."
 )
 
 # %%
@@ -344,8 +352,8 @@ assert abs(outcome(DIFFER, "the finished draft", 1.0)[1] - 1.3) < TIGHT
 # %% [markdown]
 # ## Decided, not believed
 #
-# The statement is theorem S1; the rewritten draft is S6, and batches of the first responses to finish are S8. Each comes with *mutants*: the theorem
-# with one hypothesis dropped, which must be refuted. In a shell:
+# The statement is theorem S1; the rewritten draft is S6, and batches of the first responses to finish are S8. Each
+# comes with *mutants*: the theorem with one hypothesis dropped, which must be refuted. In a shell:
 #
 # ```
 # python -m theory show S1
@@ -372,4 +380,5 @@ assert all(m.killed for m in broken)
 # * A boundary may depend on the tokens before it and on independent noise. Resuming what is *still running* is allowed.
 # * Resuming, dropping or redoing a response because of how it *turned out* is selection, and no ratio in the log shows it.
 #
-# **Try.** Make the finished-draft rule judge a *second* draft that is thrown away either way (S6's repair): does the line go flat?
+# **Try.** Make the finished-draft rule judge a *second* draft that is thrown away either way (S6's repair). Does the line
+# go flat?

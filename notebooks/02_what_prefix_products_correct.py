@@ -26,6 +26,7 @@
 
 # %%
 from functools import lru_cache
+from itertools import pairwise
 
 import torch
 from classroom import Choice, Control, fast, png, reveal, say, show, table
@@ -116,13 +117,14 @@ assert (
 # %% [markdown]
 # ## Where you are, not where you go
 #
-# A product through $t$ corrects the law of the *past*, up to and including the token. What the sampler does afterwards stays the
-# sampler's. So the reward stands in for $Q^\mu$, not for $Q^\pi$, and the bias is the score of the difference:
+# A product through $t$ corrects the law of the *past*, up to and including the token. What the sampler does afterwards
+# stays the sampler's. So the reward stands in for $Q^\mu$, not for $Q^\pi$, and the bias is the score of the difference:
 #
 # $$E_\mu\Big[\sum_t W_t s_t R\Big] - \nabla J = E_\pi\Big[\sum_t s_t D(h_t, y_t)\Big], \qquad D = Q^\mu - Q^\pi .$$
 #
-# For a segment-end product, $Q^\mu$ follows the target to the end of the segment first. Scores average to zero, so only the part of
-# $D$ that *differs between tokens* matters: a future that is better by the same amount whatever is drawn does no harm.
+# For a segment-end product, $Q^\mu$ follows the target to the end of the segment first. Scores average to zero, so only
+# the part of $D$ that *differs between tokens* matters: a future that is better by the same amount whatever is drawn
+# does no harm.
 
 # %%
 difference = q_sampler - q_target
@@ -156,9 +158,9 @@ assert (fair_estimate - fair_gradient).abs().max() < TIGHT
 # %% [markdown]
 # ## A training run
 #
-# Now the policies are checkpoints of one run. The task: four tokens, reward one for at least three times token 1. The run climbs
-# the exact gradient; the target is its last checkpoint. A response is begun by a checkpoint some updates back and resumed by a later one.
-# **Staleness** counts the updates between drawing a token and using it.
+# Now the policies are checkpoints of one run. The task: four tokens, reward one for at least three times token 1. The
+# run climbs the exact gradient; the target is its last checkpoint. A response is begun by a checkpoint some updates
+# back and resumed by a later one. **Staleness** counts the updates between drawing a token and using it.
 
 # %%
 HORIZON, UPDATES, RATE = 4, 8, 1.0
@@ -185,13 +187,14 @@ def judged(reading, first_stale, later_stale, boundary):
 
 
 # %%
-assert all(later > earlier for earlier, later in zip(earned, earned[1:], strict=False))
+assert all(later > earlier for earlier, later in pairwise(earned))
 
 # %% [markdown]
 # ## Your prediction
 #
-# The first two tokens are as stale as can be; the response was then **resumed by the target itself**, staleness zero. One of the
-# two rewards-only readings is now exact. **Which?** Answer `1` for "prefix, reward" or `2` for "segment end, reward".
+# The first two tokens are as stale as can be; the response was then **resumed by the target itself**, staleness zero.
+# One of the two readings with the reward at the end is now exact. **Which?** Answer `1` for "prefix, reward" or `2` for
+# "segment end, reward".
 
 # %%
 prediction = None  # 1 or 2
@@ -202,8 +205,8 @@ exact = 1 if resumed["prefix, reward"] < TIGHT else 2
 reveal(
     prediction,
     exact,
-    f"'prefix, reward' is off by {resumed['prefix, reward']:.1%} of the gradient: the first token's product stops before the second, "
-    "which the stale policy drew too. Through the *end of the segment* nothing stale is left.",
+    f"'prefix, reward' is off by {resumed['prefix, reward']:.1%} of the gradient: the first token's product stops before "
+    "the second, which the stale policy drew too. Through the *end of the segment* nothing stale is left.",
 )
 
 # %%
@@ -376,8 +379,9 @@ assert all(m.killed for m in broken.values())
 # ## Take away
 #
 # * A prefix product corrects where a token was drawn, not what is earned afterwards.
-# * "Unbiased" is true for the full product; for prefix products with the *target's* critic (or per-step rewards, each under its own
-#   product); and for segment-end products when every later segment is on-policy.
-# * With one reward at the end and stale later segments, prefix and segment-end products are biased. How much is a number one can compute.
+# * "Unbiased" is true for the full product; for prefix products with the *target's* critic (or per-step rewards, each
+#   under its own product); and for segment-end products when every later segment is on-policy.
+# * With one reward at the end and stale later segments, prefix and segment-end products are biased. How much is a number
+#   one can compute.
 #
 # **Try.** Change the reward to "an odd number of ones". Whose bias shrinks, whose does not, and what does $D$ look like there?

@@ -40,6 +40,7 @@ __getattr__, __dir__, __all__ = lazy_exports(
         "stats.pareto_tail": ["pareto_k"],
         "stats.weight_statistics": ["chi2", "ess", "renyi2", "second_moment"],
         "weighting.granularity": ["log_ratios"],
+        "weighting.optimal_cap": ["optimal_cap"],
         "weighting.rules": ["RULES", "weigh"],
         "weighting.weights": ["Weights"],
     },

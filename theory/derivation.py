@@ -95,13 +95,16 @@ def check_steps(derivation: Derivation, seed: int = 0) -> str:
 
 
 class _ExactPrinter(SymPyPrinter):
-    """Prints 1/3 and pi as they are: Python would make floats of them."""
+    """Prints 1/3, pi and e as they are: Python would make floats of them."""
 
     def _print_Rational(self, expr: sp.Rational) -> str:
         return f"Rational({expr.p}, {expr.q})"
 
     def _print_Pi(self, expr: sp.Expr) -> str:
         return "pi"
+
+    def _print_Exp1(self, expr: sp.Expr) -> str:
+        return "E"
 
     _print_Half = _print_Rational
 

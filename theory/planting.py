@@ -42,3 +42,7 @@ def planted(owner: Any, name: str, make: Callable[[Callable[..., Any]], Callable
     finally:
         for place, key in held:
             setattr(place, key, original)
+        # a lazy export that was first asked for inside the block has stored the wrong function: take that back, too
+        for module in [m for n, m in sys.modules.items() if n.split(".")[0] in PROJECT]:
+            for key in [k for k, value in vars(module).items() if value is wrong]:
+                setattr(module, key, original)

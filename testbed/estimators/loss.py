@@ -119,10 +119,10 @@ def policy_loss(
     objective = _Declared.apply(value, slope, clean)
     # clip-type rules reject nothing: a clipped token loses its slope, not its place in the mean
     counted = batch.mask if denominator == "original" or w.objective is not None else w.gate
-    return -_reduce(objective, batch.mask, counted, normalizer, constant)  # type: ignore[arg-type]
+    return -reduce_objective(objective, batch.mask, counted, normalizer, constant)  # type: ignore[arg-type]
 
 
-def _reduce(
+def reduce_objective(
     objective: Float[Tensor, "B T"],
     mask: Bool[Tensor, "B T"],
     counted: Bool[Tensor, "B T"],

@@ -5,6 +5,19 @@ from testbed._lazy import lazy_exports
 __getattr__, __dir__, __all__ = lazy_exports(
     __name__,
     {
+        "cap_bounds": [
+            "chi2_bound",
+            "chi2_cap",
+            "d2_bound",
+            "d2_cap",
+            "segment_bound",
+            "segment_caps",
+            "sharp_cap",
+            "sharp_excess",
+        ],
+        "cap_exact": ["second_moment_cap"],
+        "cap_law": ["CapLaw", "CappedError", "capped_error"],
+        "cap_signal": ["CapMinimum", "error_slopes", "local_minima"],
         "clip": ["clip_gate", "clip_objective"],
         "granularity": ["GRANULARITIES", "log_ratios"],
         "mask": ["mask_band"],

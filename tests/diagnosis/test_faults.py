@@ -152,3 +152,11 @@ def test_rows_without_tokens_change_nothing(healthy):
     first, second = diagnose(some), diagnose(padded)
     assert first["products"] == second["products"]
     assert first["rules"] == second["rules"]
+
+
+def test_segment_labels_may_be_any_numbers(healthy):
+    label = torch.where(healthy.segment == 1, 2 * 10**9, torch.where(healthy.segment == 0, 3, -1))
+    plain, large = diagnose(healthy), diagnose(healthy.replaced(segment=label))
+    assert [p["through_segment"] for p in large["products"]] == [3, 2 * 10**9]
+    for a, b in zip(plain["products"], large["products"], strict=True):
+        assert a["raw"]["second_moment"] == b["raw"]["second_moment"]

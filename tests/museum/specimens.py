@@ -29,7 +29,9 @@ MASK = torch.tensor([[1, 1, 1, 0], [0, 1, 0, 1], [0, 0, 0, 0], [1, 1, 1, 1]]).bo
 def ragged(fill=0.0, mask=MASK, dtype=torch.float64, reward=(1.0, -1.0, 0.0, -0.5)):
     """Return a batch with padding on either side and inside, an empty row, and a skipped label; `fill` in all padding."""
     target = torch.tensor([[0.5, 0.2, 0.9, 1], [1, 0.3, 1, 0.1], [1, 1, 1, 1], [0.7, 0.6, 0.5, 0.4]], dtype=dtype).log()
-    behavior = torch.tensor([[0.1, 0.4, 0.8, 1], [1, 0.2, 1, 0.15], [1, 1, 1, 1], [0.5, 0.9, 0.5, 0.2]], dtype=dtype).log()
+    behavior = torch.tensor(
+        [[0.1, 0.4, 0.8, 1], [1, 0.2, 1, 0.15], [1, 1, 1, 1], [0.5, 0.9, 0.5, 0.2]], dtype=dtype
+    ).log()
     steps = torch.tensor([[0.25, 0.5, 0.25, 9], [9, -2, 9, 1], [9, 9, 9, 9], [0, 0.5, -1, 0]], dtype=dtype)
     label = torch.tensor([[0, 0, 2, 0], [0, 1, 0, 4], [0, 0, 0, 0], [0, 1, 1, 2]])
 
@@ -37,10 +39,17 @@ def ragged(fill=0.0, mask=MASK, dtype=torch.float64, reward=(1.0, -1.0, 0.0, -0.
         return torch.where(mask, values, torch.tensor(fill, dtype=dtype))
 
     return SegmentedBatch(
-        tokens=torch.where(mask, label % 2, 10**9), mask=mask, segment=torch.where(mask, label, 999),
-        logp_target=dirty(target), logp_behavior=dirty(behavior), logp_proximal=dirty((target + behavior) / 2),
-        reward=torch.where(mask.any(1), torch.tensor(reward, dtype=dtype), fill), group=torch.tensor([0, 0, 1, 1]),
-        version=torch.where(mask, label, -7), token_reward=dirty(steps), action_value=dirty(steps),
+        tokens=torch.where(mask, label % 2, 10**9),
+        mask=mask,
+        segment=torch.where(mask, label, 999),
+        logp_target=dirty(target),
+        logp_behavior=dirty(behavior),
+        logp_proximal=dirty((target + behavior) / 2),
+        reward=torch.where(mask.any(1), torch.tensor(reward, dtype=dtype), fill),
+        group=torch.tensor([0, 0, 1, 1]),
+        version=torch.where(mask, label, -7),
+        token_reward=dirty(steps),
+        action_value=dirty(steps),
     )
 
 
@@ -56,7 +65,13 @@ def loss_and_gradient(batch, rule, granularity=None, reduction=REDUCTIONS[0], ad
     logp = (batch.logp_target if logp is None else logp).clone().requires_grad_(True)
     normalizer, denominator = reduction
     loss = policy_loss(
-        logp, batch, rule, advantage=advantage, normalizer=normalizer, denominator=denominator, granularity=granularity,
+        logp,
+        batch,
+        rule,
+        advantage=advantage,
+        normalizer=normalizer,
+        denominator=denominator,
+        granularity=granularity,
         **{**runnable(rule), **params},
     )
     (gradient,) = torch.autograd.grad(loss, logp)
@@ -89,7 +104,9 @@ def last_real(values, batch):
 def close(a, b, rel=1e-10):
     """Whether two numbers or tensors agree as exact arithmetic does."""
     a, b = torch.as_tensor(a, dtype=torch.float64), torch.as_tensor(b, dtype=torch.float64)
-    return bool(((a - b).abs() <= rel * torch.maximum(a.abs(), b.abs()) + 1e-13).all()) and not math.isnan(float(a.sum()))
+    return bool(((a - b).abs() <= rel * torch.maximum(a.abs(), b.abs()) + 1e-13).all()) and not math.isnan(
+        float(a.sum())
+    )
 
 
 def fired(batch):

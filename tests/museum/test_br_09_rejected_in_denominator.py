@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from tests.museum.specimens import NORMALIZERS, contributing, loss_and_gradient, ragged, weights
-from tests.weighting.worlds import PAIRS, batch_with_ratios
+from tests.weighting.worlds import PAIRS, SURROGATES, batch_with_ratios
 
 LOG_RATIO = [0.1, -1.5, 0.8, -10.0, 0.3]
 BAND = {"low": 0.5, "high": 2.0}
@@ -43,13 +43,18 @@ def test_ours_counts_what_it_was_asked_to_count(normalizer, denominator, expecte
 def test_every_rule_counts_its_gate_and_nothing_else(rule, granularity, normalizer):
     batch = ragged()
     gate = weights(rule, batch, granularity).gate
+    counted = batch.mask if rule in SURROGATES else gate  # a clip rejects nothing: its tokens keep their place
     _, original = loss_and_gradient(batch, rule, granularity, (normalizer, "original"))
     _, kept = loss_and_gradient(batch, rule, granularity, (normalizer, "kept"))
     if normalizer == "constant":
         share = torch.ones(4, 1)
     elif normalizer == "token_mean":
-        share = batch.mask.sum() / gate.sum().clamp(min=1) * torch.ones(4, 1)
+        share = batch.mask.sum() / counted.sum().clamp(min=1) * torch.ones(4, 1)
     else:
-        share = (batch.lengths / gate.sum(1).clamp(min=1))[:, None] * batch.mask.any(1).sum() / gate.any(1).sum().clamp(min=1)
+        share = (
+            (batch.lengths / counted.sum(1).clamp(min=1))[:, None]
+            * batch.mask.any(1).sum()
+            / counted.any(1).sum().clamp(min=1)
+        )
     torch.testing.assert_close(kept, original * share, rtol=1e-6, atol=0)
     assert not kept[~gate].any() and not original[~gate].any()

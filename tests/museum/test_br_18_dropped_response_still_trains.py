@@ -12,7 +12,9 @@ from tests.museum.specimens import REDUCTIONS, loss_and_gradient, weights
 from tests.weighting.worlds import PAIRS, batch_with_ratios
 
 LOG_RATIO = [[0.2, -0.1, 0.3], [0.5, 0.4, -0.6]]
-GATED = [name for name, rule in RULES.items() if {"low", "high"} <= set(rule.parameters) and rule.home == "mask"] + ["seq_mis"]
+GATED = [name for name, rule in RULES.items() if {"low", "high"} <= set(rule.parameters) and rule.home == "mask"] + [
+    "seq_mis"
+]
 
 
 def two_responses(dropped):

@@ -69,7 +69,9 @@ def test_every_rule_after_every_resolution(rule, granularity):
 
     without = whole.mask.clone()
     without[3, 1] = False
-    assert same(weights(rule, resolved("drop_token"), granularity), weights(rule, whole.replaced(mask=without), granularity))
+    assert same(
+        weights(rule, resolved("drop_token"), granularity), weights(rule, whole.replaced(mask=without), granularity)
+    )
     left = torch.tensor([0, 1, 2])
     w = weights(rule, resolved("drop_response"), granularity)
     assert not w.value[3].any() and torch.equal(w.value[left], weights(rule, whole.select(left), granularity).value)

@@ -64,7 +64,13 @@ def test_ours_replays_the_support_and_changes_the_target():
 
 @pytest.mark.parametrize(
     ("knobs", "mass"),
-    [({"top_k": 1}, 0.5), ({"top_k": 3}, 0.95), ({"top_p": 0.5}, 0.5), ({"top_p": 0.96}, 1.0), ({"top_k": 2, "top_p": 0.6}, 0.5)],
+    [
+        ({"top_k": 1}, 0.5),
+        ({"top_k": 3}, 0.95),
+        ({"top_p": 0.5}, 0.5),
+        ({"top_p": 0.96}, 1.0),
+        ({"top_k": 2, "top_p": 0.6}, 0.5),
+    ],
 )
 def test_every_filter_makes_the_ratio_its_mass(knobs, mass):
     law, _, sampler = world(**knobs)

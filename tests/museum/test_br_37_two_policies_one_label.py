@@ -46,7 +46,8 @@ def test_wrong_recipe_labels_everything_newest():
 
 
 def test_wrong_recipe_corrects_the_last_segment_only():
-    assert 0.8 * 0.7 * (0.5 / 0.7) == pytest.approx(0.4)
+    drawn = 0.8 * 0.7
+    assert drawn * (0.5 / 0.7) == pytest.approx(0.4)
     law = world()
     assert float(law.expect(at_the_end("segment", law.batch) * law.batch.reward)) == pytest.approx(0.4, rel=1e-10)
 

@@ -57,10 +57,10 @@ def test_no_rule_takes_its_ratio_from_a_recomputed_anchor(rule, granularity):
 
 
 @pytest.mark.parametrize(("rule", "granularity"), PAIRS)
-def test_every_correction_is_inert_on_recomputed_log_probs(rule, granularity):
-    """The symptom, for all of them: no rule acts, none can, and the diagnosis is what tells."""
+def test_every_ratio_is_one_on_recomputed_log_probs(rule, granularity):
+    """The symptom, for all of them: no rule has anything to act on, and the diagnosis is what tells."""
     batch = ragged()
     inert = batch.replaced(logp_behavior=batch.logp_target, logp_proximal=batch.logp_target)
     w = weights(rule, inert, granularity)
-    assert not w.acted.any() and torch.equal(w.value, inert.mask.to(w.value.dtype))
-    assert "zero_variance" in fired(inert)
+    assert not w.acted.any() and torch.equal(w.raw, inert.mask.to(w.raw.dtype))
+    assert weights(rule, batch, granularity).raw.ne(w.raw).any()

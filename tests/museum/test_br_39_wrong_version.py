@@ -46,7 +46,9 @@ def unit_mean_gate(name):
     w, v = (log_ratios(b, "sequence_product")[:, 0].exp() for b in (batch, mislabeled))
     variance = max(float(law.expect(x**2) - law.expect(x) ** 2) for law, x in ((healthy, w), (stale, v)))
     effect = abs(float(stale.expect(v)) - 1)
-    return MeanGate(name=name, mean=1.0, variance=variance, low=float(w.min()), high=float(w.max()), effect=effect, power=POWER)
+    return MeanGate(
+        name=name, mean=1.0, variance=variance, low=float(w.min()), high=float(w.max()), effect=effect, power=POWER
+    )
 
 
 def sampled(drawn_by, n, generator):

@@ -23,7 +23,9 @@ NOW, HORIZON = 10, 4
 
 def four_samples(versions=(5, 5, 5, 5)):
     batch = batch_with_ratios(torch.full((4, 2), 0.1, dtype=torch.float64))
-    return batch.replaced(version=torch.tensor(versions)[:, None].expand(4, 2).clone(), group=torch.tensor([0, 0, 1, 1]))
+    return batch.replaced(
+        version=torch.tensor(versions)[:, None].expand(4, 2).clone(), group=torch.tensor([0, 0, 1, 1])
+    )
 
 
 def arriving_together(target_is_behavior):

@@ -10,6 +10,8 @@ import math
 import pytest
 import torch
 
+from testbed.weighting import clip
+from testbed.weighting.rules import RULES
 from tests.museum.specimens import REDUCTIONS, loss_and_gradient
 from tests.weighting.worlds import PAIRS, SURROGATES, batch_of
 
@@ -32,9 +34,6 @@ def test_ours_has_both_and_documents_it():
         loss, gradient = loss_and_gradient(stale(10.0, -1.0), rule)
         assert float(loss) == pytest.approx(expected, rel=1e-12)
         assert bool(gradient.any()) == (rule == "ppo_clip")
-    from testbed.weighting import clip
-    from testbed.weighting.rules import RULES
-
     assert "unbounded" in RULES["ppo_clip"].summary and "nothing bounds the loss" in clip.__doc__
 
 

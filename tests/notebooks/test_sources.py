@@ -1,4 +1,4 @@
-"""Every notebook runs from its source in the FAST profile, its controls move, its assertions can fail, its prose keeps the rules."""
+"""Every notebook runs from its source in the FAST profile, its controls move, its assertions can fail, its prose obeys."""
 
 from __future__ import annotations
 

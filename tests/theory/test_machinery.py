@@ -197,3 +197,23 @@ def test_planted_bugs_leave_no_trace():
         assert loss.masked_sum is numerics.masked_sum is not original  # importers see the bug too
         raise RuntimeError("stop")
     assert loss.masked_sum is numerics.masked_sum is original
+
+
+def test_planted_bugs_do_not_stay_in_lazy_exports():
+    import testbed
+    from testbed.weighting import granularity
+
+    vars(testbed).pop("log_ratios", None)  # as before the first access
+    right = granularity.log_ratios
+    with planted(granularity, "log_ratios", lambda f: lambda *a, **k: -f(*a, **k)):
+        assert testbed.log_ratios is not right
+    assert testbed.log_ratios is right
+
+
+def test_pi_and_e_stay_exact():
+    for constant in (sp.pi, sp.E):
+        near = sp.Rational(sp.N(constant, 60))  # equal to 40 digits and more, not to the machine's 16
+        same = Derivation([[Step("a", X * constant, ""), Step("b", X * near, "")]], RIGHT.point, RIGHT.bind)
+        other = Derivation([[Step("a", X * constant, ""), Step("b", X * (near + sp.Rational(1, 10**20)), "")]], RIGHT.point, RIGHT.bind)
+        assert check_steps(same) == ""
+        assert "does not follow" in check_steps(other)

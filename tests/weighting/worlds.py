@@ -12,7 +12,7 @@ OPERATOR_FREE = ("exact", "prefix", "segment", "segment_prefix", "sequence_produ
 
 
 def runnable(rule):
-    """Parameters with which a rule runs: its defaults, and a cap for the one rule that has no default yet."""
+    """Parameters under which no row sees another: the defaults, and a cap for the one rule that takes its own from the batch."""
     return {"cap": 3.0} if rule == "spire" else {}
 
 

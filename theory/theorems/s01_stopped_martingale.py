@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from testbed.core.batch import SegmentedBatch
-from testbed.core.prefix_order import node_index
+from testbed.core.prefix_order import leaf_index, node_index
 from testbed.exact.law import ExactLaw, enumerate_law
 from testbed.policies.schedule import PrefixSchedule, cuts
 from testbed.policies.tabular import TabularPolicy
@@ -56,6 +56,15 @@ def measure(instance: World) -> Quantities:
                 rhs[atom] = rhs.get(atom, 0.0) + prior * p
     order = sorted(set(lhs) | set(rhs))
     return {"weighted": [lhs.get(a, 0.0) for a in order], "target": [rhs.get(a, 0.0) for a in order]}
+
+
+def measure_whole(instance: World) -> Quantities:
+    """The same for whole responses only, W against pi(y): events that do not depend on how the labels were given."""
+    law = instance.law
+    weight = segment_end_log_ratios(law.batch, len(instance.behaviors))[:, -1].exp()
+    lhs = torch.zeros_like(instance.target_law.probs)
+    lhs.index_add_(0, leaf_index(law.batch.tokens, instance.env.vocab_size), weight * law.probs)
+    return {"weighted": lhs, "target": instance.target_law.probs}
 
 
 def _relabeled(batch: SegmentedBatch, table: Tensor, vocab_size: int) -> SegmentedBatch:
@@ -191,6 +200,7 @@ THEOREM = Theorem(
             kind="hypothesis",
             breaks=("corrected",),
             instances=peeking_world,
+            measure=measure_whole,
             why="the label depends on the token being drawn, so the recorded behaviour is not the one that drew it",
         ),
         Mutant(
@@ -198,6 +208,7 @@ THEOREM = Theorem(
             kind="hypothesis",
             breaks=("corrected",),
             instances=finished_draft_world,
+            measure=measure_whole,
             why="whether the suffix was redrawn depends on the finished draft; the kept drafts are a selected sample",
         ),
         Mutant(

@@ -38,7 +38,7 @@ ENTRIES = (
         granularity="segment_prefix",
         parameters={"cap": "auto"},
         summary="Product through the end of t's segment, truncated segment by segment",
-        formula="min(W_(k), cap_k), k the segment of t",
+        formula="min(W_(k), cap_k), k the segment of t; auto: cap_k = 1 + (n-1) mean (W_(k) - cap_k)+ over the n responses",
         source="SPIRE, Zhan and Zhang, EMNLP 2026 (reading of its abstract)",
         theorems=("S1", "S4", "S9", "S10", "O1", "O8"),
         differs="no framework has it",
