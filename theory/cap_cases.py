@@ -117,7 +117,7 @@ def below(w: sp.Expr, c: sp.Expr) -> sp.Expr:
     return (w + c - sp.Abs(w - c)) / 2
 
 
-def random_law(rng: random.Random, least: sp.Rational = sp.Integer(0)) -> dict[sp.Symbol, sp.Rational]:
+def random_law(rng: random.Random, least: int = 0) -> dict[sp.Symbol, sp.Rational]:
     """A random rational law of mean one with a signal in [-1, 1], a cap above `least`, a number of draws."""
     parts = [rng.randint(1, 9) for _ in W]
     probs = [sp.Rational(k, sum(parts)) for k in parts]

@@ -144,13 +144,22 @@ def bound_derivation(shape: tuple[Any, ...]) -> Derivation:
 
     def bind(instance: SegmentCase) -> Mapping[sp.Symbol, Any]:
         vectors = np.array(instance.cap_vectors).T
-        return {**w.bind(instance.world), **optimum_bind(instance), **dict(zip(caps, vectors, strict=True)), N: instance.n}
+        return {
+            **w.bind(instance.world),
+            **optimum_bind(instance),
+            **dict(zip(caps, vectors, strict=True)),
+            N: instance.n,
+        }
 
     return Derivation(chains, point, bind)
 
 
 def _symbols(count: int) -> tuple[tuple[sp.Symbol, ...], ...]:
-    return sp.symbols(f"D0:{count}", positive=True), sp.symbols(f"x0:{count}", real=True), sp.symbols(f"v0:{count}", real=True)
+    return (
+        sp.symbols(f"D0:{count}", positive=True),
+        sp.symbols(f"x0:{count}", real=True),
+        sp.symbols(f"v0:{count}", real=True),
+    )
 
 
 def optimum_chains(count: int) -> list[list[Step]]:
@@ -183,7 +192,8 @@ def optimum_chains(count: int) -> list[list[Step]]:
         ],
         [
             Step("slope", [sp.diff(bound(x), b).subs(dict(zip(x, [sp.log(c) for c in best], strict=True))) for b in x],
-                 "derivative in log c_k at the caps stated", tex=r"-2\Big(\sum_j\frac{D_j}{4c_j}\Big)\frac{D_k}{4c_k} + \frac{\prod c}{n}"),
+                 "derivative in log c_k at the caps stated",
+                 tex=r"-2\Big(\sum_j\frac{D_j}{4c_j}\Big)\frac{D_k}{4c_k} + \frac{\prod c}{n}"),
             Step("zero", [0] * count, "D_k/(4c_k) = s for every k, and 2 K n s^2 = prod c", tex="0"),
         ],
         [Step("caps", best, "the minimizer", quantity="caps", tex=r"c_k = \frac{D_k}{4s}")],
@@ -194,7 +204,8 @@ def optimum_chains(count: int) -> list[list[Step]]:
         ],
         [
             Step("common", bound([sp.log(level)] * count), "the best of all equal caps", quantity="common",
-                 tex=r"\Big(\sum_k \frac{D_k}{4c}\Big)^2 + \frac{c^K}{n},\quad c^{K+2} = \tfrac{2n}{K}\Big(\sum_k\tfrac{D_k}{4}\Big)^2"),
+                 tex=r"\Big(\sum_k \frac{D_k}{4c}\Big)^2 + \frac{c^K}{n},\quad "
+                     r"c^{K+2} = \tfrac{2n}{K}\Big(\sum_k\tfrac{D_k}{4}\Big)^2"),
             Step("means", (count + 2) / sp.Integer(count) * sizes**2 / level**2, "c^K/n = (2/K) (sum D/(4c))^2",
                  tex=r"\tfrac{K+2}{K}\Big(\sum_k \frac{D_k}{4c}\Big)^2"),
             Step("geometric", count * (count + 2) * s**2, "mean of D >= geometric mean of D, equality iff all are equal", ">=",

@@ -69,6 +69,24 @@ def break_(
 
 
 @app.command()
+def records(
+    names: Annotated[list[str] | None, typer.Argument(metavar="[NAME]...", help="Records; none means all.")] = None,
+    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder for NAME.json.")] = Path(
+        "out/verify/records"
+    ),
+    list_: Annotated[bool, typer.Option("--list", help="Print the names and stop.")] = False,
+) -> None:
+    """Write the data behind the report's figures, computed exactly: DIR/NAME.json."""
+    from theory.record_files import write_records
+    from theory.records import available
+
+    if list_:
+        typer.echo("\n".join(f"{name}: {title}" for name, title in available().items()))
+        return
+    write_records(names or [], out)
+
+
+@app.command()
 def matrix(ids: Ids = None, json: Json = None, jobs: Jobs = 1) -> None:
     """Plant every bug under every theorem and print which theorems notice."""
     from theory.matrix import kill_matrix

@@ -218,6 +218,7 @@ def judge(theorem: Theorem, mutants: bool = True, seed: int = 0) -> Verdict:
         statement=theorem.statement,
         outcome=theorem.outcome,
         problems=tuple(problems),
+        table=tuple(theorem.table()) if theorem.table else (),
     )
 
 

@@ -112,7 +112,7 @@ def aging_derivation(roots: tuple[str, ...]) -> Derivation:
     aged = drift * a / (1 - a)  # v_f g (age - 1) with age = 1/(1-a)
     top, middle, bottom = 2 * (squared + drift * w.dc), 2 * squared + w.dc * w.vf + drift * w.cf, w.dc * w.vf
     cleared = [
-        Step("fixed_point", (1 - a) * (2 * a * (squared - aged * w.dc) - (w.dc * w.vf - aged * w.cf)),
+        Step("fixed_point", (1 - a) * (w.dc * w.vf - aged * w.cf - 2 * a * (squared - aged * w.dc)),
              "a = best response at age 1/(1-a), times its denominator and 1 - a"),
         Step("quadratic", top * a**2 - middle * a + bottom, "collected", tex=r"A a^2 - B a + D_c v_f"),
     ]  # fmt: skip

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import textwrap
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import sympy as sp
 
@@ -48,10 +50,37 @@ def show_theorem(theorem_id: str, latex: bool = False) -> str:
     for c in theorem.claims:
         sign = {"equal": "=", "at_most": "<=", "differs": "!="}[c.relation]
         lines.append(f"  {c.name}: {c.left} {sign} {c.right}  ({c.says})")
-    lines += ["", f"Mutants (python -m theory break {theorem.id}:NAME)"]
-    lines += [f"  {m.name} ({m.kind}): {m.why}" for m in theorem.mutants]
+    if theorem.mutants:
+        lines += ["", f"Mutants (python -m theory break {theorem.id}:NAME)"]
+        lines += [f"  {m.name} ({m.kind}): {m.why}" for m in theorem.mutants]
+    if theorem.table is not None:
+        lines += ["", "Table", *table_lines(theorem.table())]
     lines += ["", "What it means", *_wrapped(theorem.outcome)]
     return "\n".join(lines)
+
+
+def table_lines(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Rows as aligned plain text, numbers to four digits, with the columns of the first row.
+
+    Examples
+    --------
+    >>> table_lines([{"law": "a", "n": 4, "regret": 0.123456}, {"law": "bc", "n": 16, "regret": 12345.6}])
+    ['  law   n     regret', '  a     4     0.1235', '  bc   16  1.235e+04']
+    """
+    if not rows:
+        return []
+    columns = list(rows[0])
+    cells = [
+        columns,
+        *([f"{v:.4g}" if isinstance(v, float) else str(v) for v in (r[c] for c in columns)] for r in rows),
+    ]
+    widths = [max(len(line[k]) for line in cells) for k in range(len(columns))]
+    words = [isinstance(rows[0][c], str) for c in columns]
+    return [
+        "  "
+        + "  ".join(v.ljust(w) if left else v.rjust(w) for v, w, left in zip(line, widths, words, strict=True)).rstrip()
+        for line in cells
+    ]
 
 
 def _wrapped(text: str, indent: int = 2) -> list[str]:

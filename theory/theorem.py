@@ -95,6 +95,7 @@ class Theorem:
     reading : bool            whether the formula is our reading of an abstract rather than a printed formula
     claims, instances, measure, derive, mutants, sampled
     outcome : str             what the decision means for a practitioner
+    table : callable          rows to print with the theorem, each column -> number or word; for kind "report"
     """
 
     id: str
@@ -112,3 +113,4 @@ class Theorem:
     sampled: Callable[[], SampledCheck] | None = None
     reading: bool = False
     references: tuple[str, ...] = field(default=())
+    table: Callable[[], list[dict[str, Any]]] | None = None

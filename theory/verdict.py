@@ -75,6 +75,7 @@ class Verdict:
     statement: str = ""
     outcome: str = ""
     problems: tuple[str, ...] = field(default=())
+    table: tuple[dict[str, Any], ...] = ()
 
     def record(self) -> dict[str, Any]:
         """Return the verdict as plain data for JSON."""

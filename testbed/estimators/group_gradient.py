@@ -78,8 +78,10 @@ def group_coefficients(
     def reduced(objective: Tensor, mask: Tensor, kept: Tensor) -> Tensor:
         return reduce_objective(objective, mask, kept, normalizer, constant)
 
-    share = torch.func.vmap(torch.func.grad(reduced))
-    per_token = share(torch.zeros_like(slope).reshape(shape), batch.mask.reshape(shape), counted.reshape(shape))
+    with torch.enable_grad():
+        objective = torch.zeros_like(slope).reshape(shape).requires_grad_(True)
+        means = torch.vmap(reduced)(objective, batch.mask.reshape(shape), counted.reshape(shape))
+        (per_token,) = torch.autograd.grad(means.sum(), objective)
     return _product(slope, per_token.reshape(slope.shape), batch.mask)
 
 

@@ -36,13 +36,13 @@ def test_ours_selects_before_it_exponentiates():
     assert loss.isfinite() and gradient.isfinite().all()
 
 
-@pytest.mark.parametrize("reduction", REDUCTIONS, ids="-".join)
 @pytest.mark.parametrize(("rule", "granularity"), PAIRS)
-def test_no_rule_is_poisoned_by_a_masked_token(rule, granularity, reduction):
+def test_no_rule_is_poisoned_by_a_masked_token(rule, granularity):
     normal = batch_of([[0.0, -1.0]], [[0.0, -1.0]], mask=[[False, True]], dtype=torch.float32)
-    want = loss_and_gradient(normal, rule, granularity, reduction)
-    found = loss_and_gradient(stale(masked=True), rule, granularity, reduction)
-    assert torch.equal(found[0], want[0]) and torch.equal(found[1], want[1])
+    for reduction in REDUCTIONS:
+        want = loss_and_gradient(normal, rule, granularity, reduction)
+        found = loss_and_gradient(stale(masked=True), rule, granularity, reduction)
+        assert torch.equal(found[0], want[0]) and torch.equal(found[1], want[1])
 
 
 @pytest.mark.parametrize("advantage", [1.0, -1.0])

@@ -38,16 +38,16 @@ def test_ours_removes_the_token_in_every_reduction(reduction):
     torch.testing.assert_close(gradient, slope * counted, rtol=1e-12, atol=0)
 
 
-@pytest.mark.parametrize("reduction", REDUCTIONS, ids="-".join)
 @pytest.mark.parametrize(("rule", "granularity"), PAIRS)
-def test_no_reduction_reads_a_gated_token(rule, granularity, reduction):
+def test_no_reduction_reads_a_gated_token(rule, granularity):
     """Rewriting the advantage of gated tokens changes neither gradient nor, for weights, value."""
     batch = ragged()
     advantage = batch.reward[:, None].expand(4, 4).clone()
     gate = weights(rule, batch, granularity, advantage).gate
-    value, gradient = loss_and_gradient(batch, rule, granularity, reduction, advantage)
-    changed = torch.where(gate, advantage, 7.0 * advantage)  # the same sign, so that clips decide alike
-    other, slope = loss_and_gradient(batch, rule, granularity, reduction, changed)
-    assert torch.equal(slope, gradient) and not slope[~gate].any()
-    if rule not in SURROGATES:
-        assert torch.equal(other, value)
+    for reduction in REDUCTIONS:
+        value, gradient = loss_and_gradient(batch, rule, granularity, reduction, advantage)
+        changed = torch.where(gate, advantage, 7.0 * advantage)  # the same sign, so that clips decide alike
+        other, slope = loss_and_gradient(batch, rule, granularity, reduction, changed)
+        assert torch.equal(slope, gradient) and not slope[~gate].any()
+        if rule not in SURROGATES:
+            assert torch.equal(other, value)

@@ -2,7 +2,8 @@
 
 The world is tabular and the target was trained in it: exact gradient ascent leaves one checkpoint per update, and a
 response is begun by an old checkpoint and handed over to ever younger ones, as in a partial rollout. The last segment is
-stale as well, so that none of the readings is let off.
+stale as well, so that none of the readings is let off, and segments have two tokens, so that a product through the token
+and one through the end of its segment are two things.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from testbed.weighting.rules import weigh
 from theory.small_worlds import along
 from theory.worlds import STREAM
 
-SIZE, HORIZON, SEGMENTS = 3, 3, 3
+SIZE, HORIZON, SEGMENTS = 2, 6, 3
 UPDATES, RATE = 24, 3.0  # steps of exact gradient ascent, and their size
 AGES = tuple(range(0, UPDATES + 1, SEGMENTS))  # updates between the oldest behavior and the target
 READINGS = {  # reading -> (weighting rule, whether the target's critic replaces the reward)
@@ -62,7 +63,7 @@ def record() -> dict[str, Any]:
     bias: dict[str, list[float]] = {reading: [] for reading in READINGS}
     second = []
     for row in ages:
-        schedule = PrefixSchedule(tuple(steps_behind(history, age) for age in row), cuts((1, 2)))
+        schedule = PrefixSchedule(tuple(steps_behind(history, age) for age in row), cuts((2, 4)))
         law = enumerate_law(env, target, schedule)
         second.append(float(segment_moments(law, env, target, schedule).second[-1]))
         for reading, (rule, use_critic) in READINGS.items():

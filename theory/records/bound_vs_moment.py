@@ -1,8 +1,8 @@
 """S10's bound, the product of averages and the exact second moment, against the divergence of the behaviors.
 
 In both worlds the behavior moves away from the target as a knob turns. In the first the target prefers histories after
-which the behavior is worse, and the product of averages falls below the truth; in the second, random one it does so too,
-by less. The product of the largest divergences never does.
+which the behavior is worse, and the product of averages falls below the truth; in the second, random one it happens to
+lie above. Only the product of the largest divergences is a bound, and a loose one where they are rarely met.
 """
 
 from __future__ import annotations

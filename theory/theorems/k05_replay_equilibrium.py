@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import lru_cache
@@ -71,10 +72,10 @@ def measure_buffer(case: BufferCase) -> Quantities:
     long = age_law(case.eviction, case.capacity, case.stored, 4000)
     log_law = long.log()  # growth^age overflows long before the product with the law does
     values |= {"mean_growth": [mean_growth(case.eviction, case.capacity, case.stored, g) for g in finite],
-               "summed": [(log_law + ages * torch.tensor(g).double().log()).exp().sum() for g in finite]}  # fmt: skip
+               "summed": [(log_law + ages * math.log(g)).exp().sum() for g in finite]}  # fmt: skip
     if infinite:
         g = infinite[0]
-        terms = (log_law + ages * torch.tensor(g).double().log()).exp()
+        terms = (log_law + ages * math.log(g)).exp()
         values |= {"partial": [terms[:k].sum() for k in TERMS], "linear": [k * (1 - stays) * g for k in TERMS],
                    "reported_mean": mean_growth(case.eviction, case.capacity, case.stored, g), "infinity": float("inf")}  # fmt: skip
     return values
@@ -132,10 +133,10 @@ def equilibria() -> list[AgingCase]:
 def buffers() -> list[BufferCase]:
     """Both evictions; one and several items stored per step; a capacity that is no multiple of what is stored."""
     return [
-        BufferCase(name="fifo", eviction="fifo", capacity=3, n=2, share=0.5, steps=6),
-        BufferCase(name="fifo_remainder", eviction="fifo", capacity=5, n=3, share=1 / 3, steps=5),
+        BufferCase(name="fifo", eviction="fifo", capacity=3, n=2, share=0.5, steps=5),
+        BufferCase(name="fifo_remainder", eviction="fifo", capacity=5, n=3, share=1 / 3, steps=4),
         BufferCase(name="random", eviction="random", capacity=2, n=2, share=0.5, steps=5),
-        BufferCase(name="random_two_stored", eviction="random", capacity=3, n=3, share=1 / 3, steps=4),
+        BufferCase(name="random_two_stored", eviction="random", capacity=2, n=3, share=1 / 3, steps=4),
         BufferCase(name="one_place", eviction="random", capacity=1, n=2, share=0.5, steps=4),
     ]
 

@@ -14,7 +14,20 @@ from testbed.weighting import cap_bounds, cap_law
 from testbed.weighting.cap_bounds import d2_bound
 from testbed.weighting.optimal_cap import optimal_cap
 from testbed.weighting.weight_families import Finite, LogNormal, TwoPoint, UniformRatio
-from theory.cap_cases import BIAS, C, N, SECOND, VARIANCE, CapCase, Numbers, above, atoms, below, mean, random_law, real_weights
+from theory.cap_cases import (
+    BIAS,
+    SECOND,
+    VARIANCE,
+    C,
+    CapCase,
+    N,
+    Numbers,
+    above,
+    below,
+    mean,
+    random_law,
+    real_weights,
+)
 from theory.derivation import Derivation, Step
 from theory.planting import planted
 from theory.theorem import Claim, Mutant, Quantities, Theorem

@@ -16,7 +16,20 @@ from testbed.weighting import cap_bounds, cap_law
 from testbed.weighting.cap_bounds import chi2_bound, d2_cap
 from testbed.weighting.optimal_cap import optimal_cap
 from testbed.weighting.weight_families import Finite, LogNormal, TwoPoint, UniformRatio
-from theory.cap_cases import BIAS, C, N, SECOND, VARIANCE, CapCase, Numbers, above, below, mean, random_law, real_weights
+from theory.cap_cases import (
+    BIAS,
+    SECOND,
+    VARIANCE,
+    C,
+    CapCase,
+    N,
+    Numbers,
+    above,
+    below,
+    mean,
+    random_law,
+    real_weights,
+)
 from theory.derivation import Derivation, Step
 from theory.planting import planted
 from theory.theorem import Claim, Mutant, Quantities, Theorem
@@ -79,7 +92,10 @@ def measure(instance: CapCase, proxy_from: float = 2.0, centered: bool = True) -
     variance = instance.of(lambda c: instance.error(c).variance)
     least = chi2_bound(chi2, n, cap)
     search = minimize_scalar(
-        lambda x: chi2_bound(chi2, n, 1 + float(np.exp(x))), bounds=(-9.0, 8.0), method="bounded", options={"xatol": 1e-9}
+        lambda x: chi2_bound(chi2, n, 1 + float(np.exp(x))),
+        bounds=(-9.0, 8.0),
+        method="bounded",
+        options={"xatol": 1e-9},
     )
     values |= {
         "mse": instance.errors(), "bound": bound,
@@ -166,8 +182,8 @@ def _listed() -> list[list[Step]]:
             Step("bhatia_davis", (C - capped) * capped, "a variable in [0, c] of mean m has variance <= (c - m) m", "<=",
                  tex=r"(c-m)m,\quad m = E\min(W,c)"),
             Step("through_the_bias", a + excess * (1 - a) - excess**2, "m = 1 - B", tex=r"a + B(1-a) - B^2"),
-            Step("overshoot", a + (1 - a) ** 2 / 4, "largest at B = (1 - a)/2 = (2 - c)/2, if c < 2; c >= 2: at B = 0, no overshoot",
-                 "<=", tex=r"(c-1) + (2-c)^2/4"),
+            Step("overshoot", a + (1 - a) ** 2 / 4, "largest at B = (2 - c)/2 if c < 2; at B = 0 otherwise: none", "<=",
+                 tex=r"(c-1) + (2-c)^2/4"),
         ],
         [
             Step("chi2", chi2, "variance of W", tex=r"\chi_2"),
@@ -198,11 +214,12 @@ def _derivation(kind: str) -> Derivation:
                  quantity="general", tex=r"\frac{\chi_2^2}{16(c-1)^2} + \frac cn"),
         ]]  # fmt: skip
     else:
-        chains = [[Step("error", BIAS**2 + VARIANCE / N, "bias^2 + variance/n, both by quadrature", quantity="mse"),
-                   Step("bound", _bound(chi2), "as for listed laws", "<=", quantity="bound")], *_every_cap(), *_optimum(chi2)]  # fmt: skip
+        stated = [Step("error", BIAS**2 + VARIANCE / N, "bias^2 + variance/n, both by quadrature", quantity="mse"),
+                  Step("bound", _bound(chi2), "as for listed laws", "<=", quantity="bound")]  # fmt: skip
+        chains = [stated, *_every_cap(), *_optimum(chi2)]
 
     def point(rng: random.Random) -> Numbers:
-        values = random_law(rng, sp.Integer(1))
+        values = random_law(rng, 1)
         second = 1 + sp.Rational(rng.randint(1, 90), 8)
         share, a = sp.Rational(rng.randint(0, 8), 8), sp.Rational(rng.randint(1, 19), 20)
         bias, variance = share * (second - 1) / (4 * (values[C] - 1)), share * (values[C] - 1)
@@ -263,7 +280,7 @@ THEOREM = Theorem(
         Claim("overshoot", "at_most", "overshoot_below_two", "most", "below 2 it exceeds c - 1 by at most (2-c)^2/4"),
         Claim("overshoot_attained", "equal", "attained", "attained_most", "by W in {0, 2}"),
         Claim("proxy_below_two_refuted", "differs", "refuted", "refuted_proxy", "the proxy fails below 2", margin=0.1),
-        Claim("worst_ratio", "equal", "worst", "worst_known", "largest error/bound found up to c = 2, at W in {0,2}, c = 2, n = 1"),
+        Claim("worst_ratio", "equal", "worst", "worst_known", "largest error/bound found up to c = 2: W in {0,2}, n = 1"),
         Claim("centered_form_refuted", "differs", "signed_error", "centered", "a signed signal breaks (c-1)/n", margin=0.1),
         Claim("general_form", "at_most", "signed_error", "general", "with c/n it holds for signed signals"),
         Claim("value", "equal", "least", "value", "the least bound is 1.5(c-1)/n"),

@@ -35,7 +35,13 @@ def rows(*probs: float) -> TabularPolicy:
 def worse_ahead(reward: float = 1.0) -> SegmentCase:
     """The target goes where the behavior rarely goes, and there the next factor is 0 or 50: the bound is nearly attained."""
     found = world(
-        "worse_ahead", 2, 2, cuts((1,)), target=rows(0.99, 0.5, 1.0), policies=(rows(0.1, 0.5, 0.02),) * 2, rewards=[reward] * 4
+        "worse_ahead",
+        2,
+        2,
+        cuts((1,)),
+        target=rows(0.99, 0.5, 1.0),
+        policies=(rows(0.1, 0.5, 0.02),) * 2,
+        rewards=[reward] * 4,
     )
     return SegmentCase(world=found, n=10**6, caps=((100.0, 25.0), (100.0, 400.0)))
 
@@ -145,14 +151,15 @@ THEOREM = Theorem(
     instances=instances,
     measure=measure,
     derive=derive,
-    outcome="Give a segment a cap in proportion to its worst divergence; one cap for all segments is right only if they are equally "
-    "stale. The bound is for capped factors, not for SPIRE's capped product W_(k).",
+    outcome="Give a segment a cap in proportion to its worst divergence; one cap for all segments is right only if they are "
+    "equally stale. The bound is for capped factors, not for SPIRE's capped product W_(k).",
     mutants=(
         Mutant(name="averages_for_sups", kind="hypothesis", breaks=ERROR, measure=partial(measure, averages=True),
                on=("worse_ahead",), why="the worst history replaced by the average: weights lead where the divergence is"),
         Mutant(name="signal_exceeds_one", kind="hypothesis", breaks=ERROR, instances=lambda: [worse_ahead(3.0)],
                why="|f| <= 1 dropped; needs an instance where the bound is nearly attained"),
-        Mutant(name="one_cap_for_all", kind="bug", breaks=("value", "searched", "moved", "equal_iff"), on=("worse_ahead", "three_segments"),
+        Mutant(name="one_cap_for_all", kind="bug", on=("worse_ahead", "three_segments"),
+               breaks=("value", "searched", "moved", "equal_iff"),
                plant=lambda: planted(cap_bounds, "segment_caps", one_cap_for_all),
                why="the same cap for every segment; needs segments of unequal divergence"),
         Mutant(name="products_so_far_as_factors", kind="bug", breaks=(*ERROR, "certificate"), on=("worse_ahead",),

@@ -15,7 +15,7 @@ from testbed.weighting.cap_bounds import sharp_cap, sharp_excess
 from testbed.weighting.optimal_cap import optimal_cap
 from testbed.weighting.weight_families import Finite, LogNormal, TwoPoint, UniformRatio
 from testbed.weighting.weight_family import WeightFamily
-from theory.cap_cases import BIAS, C, N, SECOND, CapCase, Numbers, above, mean, random_law, real_weights
+from theory.cap_cases import BIAS, SECOND, C, CapCase, N, Numbers, above, mean, random_law, real_weights
 from theory.derivation import Derivation, Step
 from theory.planting import planted
 from theory.theorem import Claim, Mutant, Quantities, Theorem
@@ -75,8 +75,11 @@ def measure(instance: CapCase, everywhere: bool = False, bad_mean: float = 1.0) 
         "low_of_both": [low_bound(d2, c) for c in caps[under]], "sharp_low": bound[under],
     }  # fmt: skip
     if instance.name.startswith("attained") or everywhere:
-        values |= {"attained": values["excess"], "attained_bound": bound,
-                   "attained_cap": optimal_cap(law, None, instance.n), "attained_cap_bound": sharp_cap(chi2, instance.n)}  # fmt: skip
+        values |= {"attained": values["excess"], "attained_bound": bound}
+        values |= {
+            "attained_cap": optimal_cap(law, None, instance.n),
+            "attained_cap_bound": sharp_cap(chi2, instance.n),
+        }
     if instance.name == "low_caps":
         values |= {"attained_low": values["excess_low"], "attained_bound_low": values["bound_low"]}
     return values
@@ -120,8 +123,8 @@ def _caps(chi2: sp.Expr) -> list[list[Step]]:
     p = (1 - low) / (high - low)
     return [
         [
-            Step("advised", a, "the sharp cap minus 1: the root of c = 1 + (n-1) b(c), b the bound on B; b >= B and both fall, so "
-                 "the root of O1 lies below", tex=r"\bar c - 1"),
+            Step("advised", a, "the sharp cap minus 1: the root of c = 1 + (n-1) b(c), b the bound on B; b >= B and both fall, "
+                 "so the root of O1 lies below", tex=r"\bar c - 1"),
             Step("root", (N - 1) * (sp.sqrt(chi2 + a**2) - a) / 2, "square (n+1) a = (n-1) sqrt(chi2 + a^2)",
                  tex=r"(n-1)\,\tfrac12(\sqrt{\chi_2 + (\bar c-1)^2} - (\bar c-1))"),
         ],
@@ -189,8 +192,8 @@ THEOREM = Theorem(
     instances=instances,
     measure=measure,
     derive=lambda instance: _derivation(instance.listed),
-    outcome="A cap above 1 + (n-1) sqrt(chi2)/(2 sqrt n) is too large for every law of that chi2: the growth of sqrt n is the most "
-    "that can be needed.",
+    outcome="A cap above 1 + (n-1) sqrt(chi2)/(2 sqrt n) is too large for every law of that chi2: the growth of sqrt n is the "
+    "most that can be needed.",
     mutants=(
         Mutant(name="below_half_of_d2", kind="hypothesis", breaks=("attained", "cap_attained"), on=("low_caps",),
                measure=partial(measure, everywhere=True),
