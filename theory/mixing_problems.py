@@ -120,10 +120,10 @@ def _labels(table: np.ndarray) -> np.ndarray:
     up = bend > 0
     to_low = np.where(up, ~falls, at[0] < at[1])
     inside = up & falls & rises
-    end = np.where(
-        to_low, np.where(low == 0, "none", "cost_bound"), np.where(high == 1, "all", "pool_bound")
+    end = np.where(to_low, np.where(low == 0, "none", "cost_bound"), np.where(high == 1, "all", "pool_bound"))
+    return np.where(
+        ~clear, "", np.where(inside, "interior", np.char.add(end, np.where(up, "_bends_up", "_bends_down")))
     )
-    return np.where(~clear, "", np.where(inside, "interior", np.char.add(end, np.where(up, "_bends_up", "_bends_down"))))
 
 
 def _ties(table: np.ndarray) -> np.ndarray:
@@ -198,7 +198,9 @@ def _search(case: MixingCase, start: float, method: str) -> float:
     limits = []
     if case.cost_cap is not None:
         tau = case.cost_cap
-        limits.append({"type": "ineq", "fun": lambda x: (tau - case.cost(x)) / tau, "jac": lambda x: np.array([[saving / tau]])})
+        limits.append(
+            {"type": "ineq", "fun": lambda x: (tau - case.cost(x)) / tau, "jac": lambda x: np.array([[saving / tau]])}
+        )
     if case.pool is not None:
         pool, rate = case.pool, (budget + case.pool * saving) / (case.pool * case.cost_fresh)
         limits.append({"type": "ineq", "jac": lambda x: np.array([[-rate]]),

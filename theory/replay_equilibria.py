@@ -61,7 +61,9 @@ class AgingCase:
     def error(self, share: Any, used: float) -> Any:
         """Error of a share when `used` determines the ages."""
         v = self.v_fresh + share * (self.v_replay(used) - self.v_fresh)
-        return (share * self.bias) ** 2 + v * (self.cost_fresh - share * (self.cost_fresh - self.cost_replay)) / self.budget
+        return (share * self.bias) ** 2 + v * (
+            self.cost_fresh - share * (self.cost_fresh - self.cost_replay)
+        ) / self.budget
 
     def farthest_from(self, points: int = 401) -> float:
         """Least distance of a share from its own best response, both on a grid: no formula is used."""
@@ -122,7 +124,12 @@ def aging_derivation(roots: tuple[str, ...]) -> Derivation:
     chains = [slope, cleared]
     if roots:
         zeros = [top * exprs[r] ** 2 - middle * exprs[r] + bottom for r in roots if r != "oldest"]
-        chains.append([Step("zeros", zeros, "the quadratic at its roots"), Step("vanish", [0 * w.b] * len(zeros), "it is 0 there")])
+        chains.append(
+            [
+                Step("zeros", zeros, "the quadratic at its roots"),
+                Step("vanish", [0 * w.b] * len(zeros), "it is 0 there"),
+            ]
+        )
         chains.append([Step("equilibria", [exprs[r] for r in roots], "roots below the largest age, and the response at it",
                             quantity="shares", tex=r"\frac{B \pm \sqrt{B^2 - 4 A D_c v_f}}{2A}")])  # fmt: skip
     else:
@@ -163,4 +170,6 @@ def buffer_derivation(eviction: str, stored: int, ages: int) -> Derivation:
             Step("geometric", [(1 - stays) * stays ** (k - 1) for k in range(1, ages + 1)], "factored",
                  quantity="stationary", tex=r"P(\mathrm{age} = k) = (1-s)s^{k-1}"),
         ]  # fmt: skip
-    return Derivation([law], lambda rng: {capacity: sp.Integer(rng.randint(2, 9))}, lambda c: {capacity: float(c.capacity)})
+    return Derivation(
+        [law], lambda rng: {capacity: sp.Integer(rng.randint(2, 9))}, lambda c: {capacity: float(c.capacity)}
+    )

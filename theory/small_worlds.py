@@ -5,9 +5,7 @@ They cover what `theory.worlds.standard_worlds` covers, degenerate cases include
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -16,11 +14,7 @@ from testbed.core.batch import SegmentedBatch
 from testbed.core.prefix_order import node_index
 from testbed.policies.schedule import ExogenousSchedule, PrefixSchedule, after_token, cuts, one
 from testbed.policies.tabular import TabularPolicy
-from theory.derivation import Derivation
-from theory.symbols import symbolic_world
 from theory.worlds import STREAM, World, one_hot_policy, standard_worlds, world
-
-RESPONSES, BEHAVIORS = 4, 2  # number of responses and of behaviours up to which a derivation over symbols is run
 
 
 def small_worlds(tag: str = "", **options: bool) -> list[World]:
@@ -75,16 +69,3 @@ def uncovered_world(tag: str = "", **options: bool) -> World:
 def along(batch: SegmentedBatch, table: Tensor) -> Tensor:
     """Values [B, T] that a table over (prefix, token) [N, V] gives along each response."""
     return table[node_index(batch.tokens, table.shape[1]), batch.tokens]
-
-
-def derived_if_small(
-    instance: World, derivation: Callable[[tuple[Any, ...]], Derivation], responses: int = RESPONSES
-) -> Derivation:
-    """Return the derivation of the instance's shape, or one without steps where symbols would take seconds.
-
-    Instances above the limit are decided by enumeration alone.
-    """
-    if instance.env.vocab_size**instance.env.horizon <= responses and len(instance.behaviors) <= BEHAVIORS:
-        return derivation(instance.shape)
-    w = symbolic_world(instance.shape)
-    return Derivation((), w.point, w.bind)

@@ -188,7 +188,9 @@ def allowed_shares(given: Sources, cost_cap: Number | None, pool_share: float = 
         tau = finite("cost_cap", cost_cap)
         cheapest = min(given.cost_fresh, given.cost_replay)
         if tau < cheapest:
-            raise InputError(f"`cost_cap` must be at least {cheapest:g}, the cost of the cheapest mixture", found=cost_cap)
+            raise InputError(
+                f"`cost_cap` must be at least {cheapest:g}, the cost of the cheapest mixture", found=cost_cap
+            )
         bound = (given.cost_fresh - tau) / given.saving if given.saving != 0 else 0.0
         if given.saving > 0 and bound > low:
             low, low_rule = min(bound, 1.0), "cost_cap"

@@ -75,7 +75,9 @@ class ParetoFront:
         """
         tau = finite("cost_cap", cost_cap)
         if tau < self.given.cost_replay:
-            raise InputError(f"`cost_cap` must be at least {self.given.cost_replay:g}, the cost of replay", found=cost_cap)
+            raise InputError(
+                f"`cost_cap` must be at least {self.given.cost_replay:g}, the cost of replay", found=cost_cap
+            )
         low = (self.given.cost_fresh - tau) / self.given.saving if self.given.saving else 0.0
         share, other = least_share(self.error, min(max(low, 0.0), 1.0), 1.0)
         return share if other is None or not self.given.saving else other  # equal errors: the cheaper one
@@ -89,7 +91,9 @@ class ParetoFront:
         """
         w = finite("weight", weight, at_least_zero=True)
         tilted = Quadratic(
-            self.error.constant + w * self.given.cost_fresh, self.error.linear - w * self.given.saving, self.error.square
+            self.error.constant + w * self.given.cost_fresh,
+            self.error.linear - w * self.given.saving,
+            self.error.square,
         )
         share, other = least_share(tilted, 0.0, 1.0)
         return (share,) if other is None else (share, other)

@@ -68,9 +68,7 @@ def finite(name: str, value: Number, *, above_zero: bool = False, at_least_zero:
     return number
 
 
-def sources(
-    v_fresh: Number, v_replay: Number, cost_fresh: Number, cost_replay: Number, bias: Number
-) -> Sources:
+def sources(v_fresh: Number, v_replay: Number, cost_fresh: Number, cost_replay: Number, bias: Number) -> Sources:
     """Check the five numbers of a mixing problem.
 
     Parameters

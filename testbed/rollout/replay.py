@@ -21,7 +21,10 @@ from testbed.policies.base import Policy
 from testbed.rollout.engine import rollout
 
 Eviction = Literal["fifo", "random"]
-DRAWN, EVICTED = -3, -4  # positions in the chooser's key; tokens have 0, 1, ..., a schedule's branch -1, a clock's tie -2
+DRAWN, EVICTED = (
+    -3,
+    -4,
+)  # positions in the chooser's key; tokens have 0, 1, ..., a schedule's branch -1, a clock's tie -2
 
 
 class Stored(NamedTuple):

@@ -104,7 +104,9 @@ def named_shares(case: MixingCase) -> Quantities:
     return values
 
 
-def case(name: str, v: tuple[float, float], c: tuple[float, float], bias: float, n: float, tau: float | None) -> MixingCase:
+def case(
+    name: str, v: tuple[float, float], c: tuple[float, float], bias: float, n: float, tau: float | None
+) -> MixingCase:
     """Build a problem of fixed size from (fresh, replay) pairs."""
     return MixingCase(name=name, v_fresh=v[0], v_replay=v[1], cost_fresh=c[0], cost_replay=c[1], bias=bias, n=n,
                       cost_cap=tau)  # fmt: skip
@@ -132,7 +134,9 @@ def instances() -> list[MixingCase]:
 
 def budget_for_size(case: MixingCase) -> Quantities:
     """Mutated reading: savings buy more samples, so N is not fixed; the budget is what N fresh samples cost."""
-    spent = MixingCase(name=case.name, **case.sources, budget=float(case.n or 1) * case.cost_fresh, cost_cap=case.cost_cap)
+    spent = MixingCase(
+        name=case.name, **case.sources, budget=float(case.n or 1) * case.cost_fresh, cost_cap=case.cost_cap
+    )
     low = (case.cost_fresh - float(case.cost_cap or 0)) / (case.cost_fresh - case.cost_replay)
     return measure(case) | {"numeric": numeric_least(spent.mse, max(low, 0.0), 1.0)}
 
@@ -141,7 +145,9 @@ def clipped_away(right: Any) -> Any:
     """Bug: a ceiling that nothing meets is clipped to what replay costs."""
 
     def wrong(given: Any, cost_cap: float | None, pool_share: float = 1.0) -> Allowed:
-        return right(given, None if cost_cap is None else max(cost_cap, min(given.cost_fresh, given.cost_replay)), pool_share)
+        return right(
+            given, None if cost_cap is None else max(cost_cap, min(given.cost_fresh, given.cost_replay)), pool_share
+        )
 
     return wrong
 

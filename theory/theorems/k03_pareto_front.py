@@ -56,7 +56,11 @@ def measure(case: MixingCase) -> Quantities:
     on_front = np.array([front.optimal(a) for a in shares])
     mine = shares[on_front]
     inner = mine[(mine > 0) & (mine < 1)]
-    weights = [0.0, *np.geomspace(1e-3, 1e3, 61), *[max(front.error.slope(a), 0.0) / max(front.given.saving, 1e-9) for a in mine]]
+    weights = [
+        0.0,
+        *np.geomspace(1e-3, 1e3, 61),
+        *[max(front.error.slope(a), 0.0) / max(front.given.saving, 1e-9) for a in mine],
+    ]
     returned = [a for weight in weights for a in front.weighted_sum(weight)]
     gaps = np.array([front.gap(a) for a in mine])
     inside = (shares[:, None] != np.array(ends)[None, :]).all(1)  # a rounded end may fall on either side
@@ -158,7 +162,11 @@ def hull_only(right: Any) -> Any:
 
     def wrong(error: Any, saving: float) -> Sequence[Piece]:
         pieces = right(error, saving)
-        return tuple(Piece(end, end) for end in (0.0, 1.0) if any(end in p for p in pieces)) if error.square < 0 else pieces
+        return (
+            tuple(Piece(end, end) for end in (0.0, 1.0) if any(end in p for p in pieces))
+            if error.square < 0
+            else pieces
+        )
 
     return wrong
 

@@ -63,7 +63,9 @@ def measure_buffer(case: BufferCase) -> Quantities:
     """Ages of the simulated buffer, choice by choice; and the mean of a variance that grows with age."""
     law = age_law(case.eviction, case.capacity, case.stored, case.steps - 1)
     values: dict[str, Any] = {"stationary": law, "enumerated": case.enumerated(), "simulated": law.clone()}
-    if case.eviction == "random":  # what was stored at the first step is as old as the run: it holds the rest of the mass
+    if (
+        case.eviction == "random"
+    ):  # what was stored at the first step is as old as the run: it holds the rest of the mass
         values["simulated"][-1] = 1 - law[:-1].sum()
     ages = torch.arange(1, 4001, dtype=torch.float64)
     stays = survival(case.capacity, case.stored)

@@ -54,7 +54,9 @@ def combined(given: Problems, found: list[ReplayShare]) -> np.ndarray:
     for best, fresh, replay, total in zip(found, c_f.tolist(), c_r.tolist(), budget.tolist(), strict=True):
         price, cost = best.multipliers, best.share * replay + (1 - best.share) * fresh
         rate = total * fresh / cost**2  # d(a N)/da
-        out.append(price["at_least_0"] - price["at_most_1"] + price["cost_cap"] * (fresh - replay) - price["pool"] * rate)
+        out.append(
+            price["at_least_0"] - price["at_most_1"] + price["cost_cap"] * (fresh - replay) - price["pool"] * rate
+        )
     return np.array(out)
 
 

@@ -72,7 +72,7 @@ def measure(instance: SegmentCase, averages: bool = False) -> Quantities:
     errors = np.array([instance.error(c) for c in vectors])
 
     def log_bound(logs: np.ndarray) -> float:
-        return log(segment_bound(d, n, np.exp(logs)))
+        return log(segment_bound(d, n, np.exp(logs).tolist()))
 
     search = minimize(log_bound, np.zeros(count), method="BFGS", options={"gtol": 1e-9})
     level = float((2 * n / count) * (d / 4).sum() ** 2) ** (1 / (count + 2))

@@ -21,7 +21,7 @@ from testbed.weighting.rules import weigh
 from theory.derivation import Derivation, Step
 from theory.planting import planted
 from theory.prefix_bugs import prefix_before_the_token
-from theory.small_worlds import along, derived_if_small, long_worlds, small_worlds, uncovered_world
+from theory.small_worlds import along, long_worlds, small_worlds, uncovered_world
 from theory.symbols import SymbolicWorld, symbolic_world
 from theory.theorem import Claim, Mutant, Quantities, Theorem
 from theory.worlds import STREAM, World
@@ -231,7 +231,7 @@ THEOREM = Theorem(
     ),
     instances=instances,
     measure=measure,
-    derive=lambda instance: derived_if_small(instance, _derivation),
+    derive=lambda instance: _derivation(instance.shape),
     outcome="Reading 2 of SPIRE (prefix product with the target's critic, or per-step rewards) is unbiased for every schedule.",
     mutants=(
         Mutant(

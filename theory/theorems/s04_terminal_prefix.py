@@ -20,7 +20,7 @@ from testbed.weighting.rules import weigh
 from theory.derivation import Derivation
 from theory.planting import planted
 from theory.prefix_bugs import prefix_before_the_token, segment_prefix_forgets_earlier
-from theory.small_worlds import along, derived_if_small, long_worlds, small_worlds, uncovered_world
+from theory.small_worlds import along, long_worlds, small_worlds, uncovered_world
 from theory.symbols import symbolic_world
 from theory.theorem import Claim, Mutant, Quantities, Theorem
 from theory.uncorrected_rest import bias_chain, difference
@@ -180,7 +180,7 @@ THEOREM = Theorem(
     claims=claims(),
     instances=instances,
     measure=measure,
-    derive=lambda instance: derived_if_small(instance, _derivation, responses=8 if instance.name in APART else 4),
+    derive=lambda instance: _derivation(instance.shape),
     outcome=(
         "Readings of SPIRE: 1 full product, unbiased for every schedule; 2 prefix product with the target's critic, unbiased for "
         "every schedule; 3 prefix product with the bare reward, biased unless every later *token* is on-policy (or D constant); "

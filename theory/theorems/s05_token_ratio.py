@@ -27,7 +27,7 @@ from theory.bugs import ratio_inverted
 from theory.derivation import Derivation
 from theory.planting import planted
 from theory.shared_worlds import SharedWorld, independent_tokens
-from theory.small_worlds import along, derived_if_small, long_worlds, small_worlds, uncovered_world
+from theory.small_worlds import along, long_worlds, small_worlds, uncovered_world
 from theory.symbols import symbolic_world
 from theory.theorem import Claim, Mutant, Quantities, Theorem
 from theory.token_updates import bound_chain, distance_chain, terminal_chain, update_chain
@@ -153,10 +153,10 @@ def _derivation(shape: tuple[Any, ...]) -> Derivation:
 
 
 def derive(instance: World | SharedWorld) -> Derivation:
-    """Symbols for small tabular worlds; the distance chain alone for three positions; enumeration for the others."""
+    """Symbols for the tabular worlds; the world with shared parameters only attains the bound and is enumerated."""
     if isinstance(instance, SharedWorld):
         return Derivation((), lambda rng: {}, lambda i: {})
-    return derived_if_small(instance, _derivation, 8 if instance.name == "long_one_segment" else 4)
+    return _derivation(instance.shape)
 
 
 def one_position_late(right: Any) -> Any:

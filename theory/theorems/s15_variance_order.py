@@ -25,7 +25,7 @@ from testbed.weighting.rules import weigh
 from theory.derivation import Derivation, Step
 from theory.planting import planted
 from theory.shared_worlds import SharedWorld, independent_tokens
-from theory.small_worlds import along, derived_if_small, long_worlds, small_worlds
+from theory.small_worlds import along, long_worlds, small_worlds
 from theory.symbols import Prefix, SymbolicWorld, symbolic_world
 from theory.theorem import Claim, Mutant, Quantities, Theorem
 from theory.worlds import World
@@ -209,10 +209,10 @@ def _closed_forms(shared: bool) -> Derivation:
 
 
 def derive(instance: World | SharedWorld) -> Derivation:
-    """Closed forms for the two independent-token worlds, total variance over symbols for the small tabular ones."""
+    """Closed forms for the two independent-token worlds, total variance over symbols for the tabular ones."""
     if isinstance(instance, SharedWorld) or instance.name == "printed":
         return _closed_forms(isinstance(instance, SharedWorld))
-    return derived_if_small(instance, _derivation)
+    return _derivation(instance.shape)
 
 
 def geometric_mean(right: Callable[..., Tensor]) -> Callable[..., Tensor]:
