@@ -25,7 +25,7 @@ def available() -> dict[str, str]:
 
 
 def read_records(names: tuple[str, ...], folder: Path) -> list[Any]:
-    """Read the JSON records a figure needs.
+    """Read the JSON records a figure needs, from the folder or else from the one above it, where verdicts are.
 
     Raises
     ------
@@ -34,6 +34,8 @@ def read_records(names: tuple[str, ...], folder: Path) -> list[Any]:
     found = []
     for name in names:
         path = folder / name
+        if not path.exists() and (folder.parent / name).exists():
+            path = folder.parent / name
         try:
             found.append(json.loads(path.read_text()))
         except FileNotFoundError:
@@ -57,7 +59,7 @@ def draw_one(name: str, records: Path, out: Path) -> list[Path]:
 @app.command()
 def draw(
     names: Annotated[list[str] | None, typer.Argument(help="Figures to draw; none means all with records.")] = None,
-    records: Annotated[Path, typer.Option(help="Folder the records are in.")] = Path("out"),
+    records: Annotated[Path, typer.Option(help="Folder the records are in.")] = Path("out/verify/records"),
     out: Annotated[Path, typer.Option(help="Folder for the images.")] = Path("out/figures"),
     list_: Annotated[bool, typer.Option("--list", help="Print the names and stop.")] = False,
 ) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 from figures.style import drawing, save
 
-RECORDS = ("verify/verdicts.json",)
+RECORDS = ("verdicts.json",)
 REQUIRED = 1e3  # a margin below this multiple of the tolerance does not count as caught
 TOP = 1e18  # an infinite margin, or one over a tolerance of zero, is drawn here
 

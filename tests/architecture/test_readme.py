@@ -27,11 +27,13 @@ def test_the_two_commands_come_first():
     assert [command.split("#")[0].strip() for command in commands[:2]] == ["make verify", "make test"]
 
 
-def test_the_python_examples_run():
-    blocks = re.findall(r"^```python\n(.*?)^```", README.read_text(), re.DOTALL | re.MULTILINE)
-    assert blocks
-    for block in blocks:
+def test_the_python_examples_print_what_the_page_says(capsys):
+    """A python block directly followed by a text block must print exactly that text."""
+    blocks = re.findall(r"^```python\n(.*?)^```\n\n(?:```text\n(.*?)^```)?", README.read_text(), re.DOTALL | re.MULTILINE)
+    assert any(printed for _, printed in blocks)
+    for block, printed in blocks:
         exec(compile(block, str(README), "exec"), {"__name__": "readme"})
+        assert capsys.readouterr().out == printed
 
 
 @pytest.mark.slow

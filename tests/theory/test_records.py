@@ -1,6 +1,7 @@
 """Records behind the figures: plain data, and what the figures' captions say of them is true of them."""
 
 import json
+import math
 
 import pytest
 
@@ -23,12 +24,14 @@ def found():
 
 
 def finite(value):
-    """Whether everything in a record is a word, a number, a truth value or None; infinity only as 'no cap'."""
+    """Whether everything in a record is a word, a finite number, a truth value or None."""
     if isinstance(value, dict):
         return all(isinstance(k, str) and finite(v) for k, v in value.items())
     if isinstance(value, list):
         return all(map(finite, value))
-    return value is None or type(value) in (str, bool, int, float)
+    return value is None or (
+        type(value) in (str, bool, int, float) and value not in (math.inf, -math.inf) and value == value
+    )
 
 
 def test_every_record_is_listed_with_a_title_and_holds_plain_data(found):

@@ -9,7 +9,8 @@ from testbed.estimators.mixing import optimal_replay_share
 from theory.replay_equilibria import AgingCase
 from theory.theorems.k05_replay_equilibrium import equilibria
 
-CASES = ("guaranteed", "none", "two", "three")  # of K5
+NAMES = ("none", "two", "three")  # of K5
+ONE = AgingCase(name="one", v_fresh=1.0, cost_replay=0.1, budget=32.0, bias=0.2, growth=0.04, expected=1)
 POINTS = 401
 BESIDE = 1e-6  # the response just before and just after it leaps
 
@@ -33,15 +34,14 @@ def record() -> dict[str, Any]:
     """
     known = {case.name: case for case in equilibria()}
     cases = []
-    for name in CASES:
-        case = known[name]
+    for case in (ONE, *(known[name] for name in NAMES)):
         found = case.found
         grid = [k / (POINTS - 1) for k in range(POINTS)]
         grid = sorted({*grid, *(jump + side for jump in found.jumps for side in (-BESIDE, BESIDE))})
         ends = [0, *(bisect(grid, jump) for jump in found.jumps), len(grid)]
         pieces = [grid[start:stop] for start, stop in zip(ends, ends[1:], strict=False)]
         cases.append({
-            "case": name, "verdict": found.verdict, "equilibria": list(found.shares), "jumps": list(found.jumps),
+            "case": case.name, "verdict": found.verdict, "equilibria": list(found.shares), "jumps": list(found.jumps),
             "given": {key: getattr(case, key)
                       for key in ("v_fresh", "cost_fresh", "cost_replay", "budget", "bias", "growth", "longest")},
             "existence_guaranteed": found.existence_guaranteed, "uniqueness_guaranteed": found.uniqueness_guaranteed,

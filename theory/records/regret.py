@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import isfinite
 from typing import Any
 
 from theory.cap_regret import CHOICES, regret_rows
@@ -12,11 +13,15 @@ def record() -> dict[str, Any]:
 
     Returns
     -------
-    dict   choices [7]; rows: law, n, d2, cap, mse, regret (choice -> number); largest: choice -> regret, law, n
+    dict   choices [7]; rows: law, n, d2, cap (None: no cap), mse, regret, by choice; largest: choice -> regret, law, n
     """
     rows = regret_rows()
     largest = {}
     for choice in CHOICES:
         worst = max(rows, key=lambda row: row["regret"][choice])
         largest[choice] = {"regret": worst["regret"][choice], "law": worst["law"], "n": worst["n"]}
-    return {"choices": list(CHOICES), "rows": rows, "largest": largest}
+    return {
+        "choices": list(CHOICES),
+        "rows": [{**row, "cap": {k: c if isfinite(c) else None for k, c in row["cap"].items()}} for row in rows],
+        "largest": largest,
+    }

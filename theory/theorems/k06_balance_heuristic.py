@@ -1,0 +1,260 @@
+"""K6: weights p/q_mix for several behaviors: what bounds them, what bounds their variance, and what does not."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import lru_cache
+from random import Random
+from typing import Any
+
+import sympy as sp
+import torch
+
+from testbed.estimators import multiple_importance
+from testbed.estimators.multiple_importance import balance_shares, mixture_weight, shared_moments
+from theory.behavior_mixtures import Mixture, mixture, random_mixture, recorded_mixture
+from theory.derivation import Derivation, Step
+from theory.planting import planted
+from theory.theorem import Claim, Mutant, Quantities, Theorem
+
+SYMBOLIC = 6  # outcomes times behaviors up to which sums are written over symbols
+
+
+def measure(m: Mixture) -> Quantities:
+    """Library's weights, shares and exact moments, for the balance heuristic and for the partitions of the instance."""
+    n, total, drawn = m.counts, m.counts.sum(), m.drawn
+    weight, shares = mixture_weight(m.target, m.behaviors, n), balance_shares(m.behaviors, n)
+    ratio = (m.target - torch.where(drawn, m.behaviors, 0.0)).exp()
+    found: dict[str, Any] = {
+        "mixture_weight": weight.expand_as(ratio)[drawn], "single_weight": (total / n[:, None] * ratio)[drawn],
+        "pooled": (weight / total).expand_as(ratio)[drawn], "shared": (shares * ratio / n[:, None])[drawn],
+    }  # fmt: skip
+    if m.name.startswith("defensive"):
+        found |= {"largest": weight.max(), "share_of_target": total / n[0]}
+    if m.name == "rare_word":
+        found |= {"largest_here": weight.max(), "wrong_limit": total / n.max()}
+    balance = shared_moments(m.values, m.target, m.behaviors, n, shares)
+    others = [shared_moments(m.values, m.target, m.behaviors, n, omega) for omega in m.partitions]
+    exact = (m.target.exp() * m.values).sum()
+    variance = torch.stack([o.variance for o in others])
+    extra = torch.stack([(o.parts**2 / n).sum() for o in others])
+    found |= {
+        "means": torch.stack([balance.mean, *(o.mean for o in others)]), "exact": exact,
+        "balance_variance": balance.variance, "signed_bound": variance + extra - (balance.parts**2 / n).sum(),
+        "balance_second": balance.variance + (balance.parts**2 / n).sum(), "first_second": (variance + extra)[0],
+    }  # fmt: skip
+    bound = variance + (1 / n.min() - 1 / total) * exact**2
+    if bool((m.values >= 0).all()):
+        found |= {"balance_here": balance.variance, "nonnegative_bound": bound}
+    if m.name == "opposite_signs":
+        found |= {"signed_variance": balance.variance, "printed_bound": bound[0], "nine_fiftieths": 9 / 50, "eighteenth": 1 / 18}
+    if len(n) == 1:
+        plain = m.values * ratio[0]
+        found |= {"alone": balance.variance, "plain": (m.behaviors[0].exp() * (plain - exact) ** 2).sum() / n[0]}
+    return found
+
+
+@lru_cache(maxsize=8)
+def _derivation(outcomes: int, count: int, nonnegative: bool) -> Derivation:
+    ys, js = range(outcomes), range(count)
+    p = [sp.Symbol(f"p_{y}", positive=True) for y in ys]
+    f = [sp.Symbol(f"f_{y}", real=True) for y in ys]
+    n = [sp.Symbol(f"n_{j}", positive=True) for j in js]
+    q = [[sp.Symbol(f"q_{j}_{y}", positive=True) for y in ys] for j in js]
+    omega = [[sp.Symbol(f"o_{j}_{y}", real=True) for y in ys] for j in js]
+    total, mix = sp.Add(*n), [sp.Add(*[n[j] * q[j][y] for j in js]) for y in ys]
+    least = sp.Min(*n)
+    balance = [[n[j] * q[j][y] / mix[y] for y in ys] for j in js]
+
+    def part(share: Any, j: int) -> sp.Expr:
+        return sp.Add(*[share[j][y] * f[y] * p[y] for y in ys])
+
+    def second(share: Any) -> sp.Expr:
+        return sp.Add(*[(share[j][y] * f[y] * p[y]) ** 2 / (n[j] * q[j][y]) for j in js for y in ys])
+
+    mean = sp.Add(*[f[y] * p[y] for y in ys])
+    parts = sp.Add(*[part(balance, j) ** 2 / n[j] for j in js])
+    weights = [
+        Step("own_ratio", [total / n[j] * p[y] / q[j][y] for j in js for y in ys], "ratio to behavior j alone, times n/n_j",
+             quantity="single_weight", tex=r"\tfrac{n}{n_j} \tfrac{p}{q_j}"),
+        Step("mixture", [total * p[y] / mix[y] for j in js for y in ys], "n_j q_j is one term of a sum of positive ones",
+             relation="<=", quantity="mixture_weight", tex=r"\ge \frac{p}{\sum_l (n_l/n) q_l} = \frac{p}{q_{mix}}"),
+    ]  # fmt: skip
+    general = [
+        Step("definition", second(omega), "variance plus sum mu_j^2/n_j, for any partition", quantity="first_second",
+             tex=r"Var(\omega) + \sum_j \mu_j(\omega)^2/n_j = \sum_y f^2 p^2 \sum_j \omega_j^2/(n_j q_j)"),
+        Step("cauchy_schwarz", sp.Add(*[(f[y] * p[y]) ** 2 / mix[y] for y in ys]),
+             "1 = (sum_j omega_j)^2 <= sum_j omega_j^2/(n_j q_j) sum_j n_j q_j at every y", relation="<=",
+             tex=r"\ge \sum_y f^2 p^2 \big/ \textstyle\sum_j n_j q_j"),
+        Step("balance", second(balance), "equality for omega_j in proportion to n_j q_j", quantity="balance_second",
+             tex=r"Var(bal) + \sum_j \mu_j(bal)^2/n_j"),
+    ]  # fmt: skip
+    below = [
+        Step("parts", parts, "what the balance heuristic subtracts", tex=r"\sum_j \mu_j(bal)^2/n_j"),
+        Step("cauchy_schwarz", mean**2 / total, "sum_j mu_j = mu, whatever the signs", relation="<=", tex=r"\ge \mu^2/n"),
+    ]
+    above = [
+        Step("parts", sp.Add(*[part(omega, j) ** 2 / n[j] for j in js]), "what the other partition subtracts",
+             tex=r"\sum_j \mu_j(\omega)^2/n_j"),
+        Step("least", sp.Add(*[part(omega, j) for j in js]) ** 2 / least,
+             "mu_j >= 0, since f >= 0 and omega >= 0: a sum of squares is at most the square of the sum", relation=">=",
+             tex=r"\le \mu^2/\min_j n_j"),
+        Step("mean", mean**2 / least, "the shares add up to 1", tex=r"\mu^2/\min_j n_j"),
+    ]  # fmt: skip
+    chains = [weights, general, below, *([above] if nonnegative else [])]
+
+    def point(rng: Random) -> Mapping[sp.Symbol, Any]:
+        values: dict[Any, Any] = {}
+        for law in (p, *q):
+            drawn = [rng.randint(1, 9) for _ in ys]
+            values |= {s: sp.Rational(x, sum(drawn)) for s, x in zip(law, drawn, strict=True)}
+        for y in ys:
+            parts = [rng.randint(0, 5) + (0 if j else 1) for j in js]
+            values |= {omega[j][y]: sp.Rational(x, sum(parts)) for j, x in enumerate(parts)}
+        values |= {s: sp.Integer(rng.randint(1, 9)) for s in n}
+        return values | {s: sp.Rational(rng.randint(0 if nonnegative else -9, 9), 4) for s in f}
+
+    def bind(m: Mixture) -> Mapping[sp.Symbol, float]:
+        values = dict(zip([*p, *f, *n], [*m.target.exp().tolist(), *m.values.tolist(), *m.counts.tolist()], strict=True))
+        for symbols, numbers in ((q, m.behaviors.exp()), (omega, m.partitions[0])):
+            values |= {symbols[j][y]: float(numbers[j, y]) for j in js for y in ys}
+        return values
+
+    return Derivation(chains, point, bind)
+
+
+def derive(m: Mixture) -> Derivation:
+    """Small laws in symbols; enumeration decides the others."""
+    count, outcomes = m.behaviors.shape
+    if outcomes * count <= SYMBOLIC and bool(m.drawn.all()):
+        return _derivation(outcomes, count, bool((m.values >= 0).all()))
+    return Derivation((), lambda rng: {}, lambda instance: {})
+
+
+def opposite_signs(name: str = "opposite_signs") -> Mixture:
+    """Two behaviors, each keeping the response it draws nine times in ten; f = 1 and -1, of mean 0."""
+    apart = [[[1.0, 0.0], [0.0, 1.0]]]
+    return mixture(name, [0.5, 0.5], [[0.9, 0.1], [0.1, 0.9]], [1.0, 1.0], [1.0, -1.0], apart)
+
+
+def instances() -> list[Mixture]:
+    """Two to four behaviors, far from and equal to the target; partly blind ones; one alone; a language model's."""
+    same = [0.2, 0.3, 0.5]
+    return [
+        random_mixture("two_behaviors", 3, [1, 4]),
+        random_mixture("three_behaviors", 2, [2, 3, 1], signed=True),
+        random_mixture("four_behaviors", 40, [1, 5, 2, 8]),
+        random_mixture("four_behaviors_signed", 40, [1, 5, 2, 8], signed=True),
+        random_mixture("defensive", 3, [1, 3], first=True),
+        random_mixture("defensive_four", 20, [2, 6, 1, 7], first=True),
+        mixture("all_on_policy", same, [same, same], [2.0, 3.0], [1.0, 0.0, 2.0]),
+        mixture("one_behavior", same, [[0.5, 0.3, 0.2]], [4.0], [1.0, 0.0, 2.0]),
+        mixture("partly_blind", same, [[0.6, 0.4, 0.0], [0.0, 0.3, 0.7]], [2.0, 5.0], [1.0, 2.0, 0.5]),
+        mixture("rare_word", [0.5, 0.5], [[0.9, 0.1], [0.9, 0.1]], [1.0, 1.0], [1.0, 1.0]),
+        opposite_signs(),
+        recorded_mixture(6, ("v0_bf16", "v1_int8w", "v1_int8_dynamic"), [8.0, 4.0, 4.0]),
+        recorded_mixture(2, ("v1_int8_dynamic", "v1_f32"), [3.0, 1.0]),
+    ]
+
+
+def signed() -> list[Mixture]:
+    """The signed law with absolute values claimed: f is -1 where it may not be."""
+    return [opposite_signs("signed")]
+
+
+def negative_shares() -> list[Mixture]:
+    """The target as an affine combination of the behaviors: shares 89 q_1/p and -88 q_2/p estimate the mean without variance."""
+    p, q = torch.tensor([0.9, 0.1], dtype=torch.float64), torch.tensor([[0.02, 0.98], [0.01, 0.99]], dtype=torch.float64)
+    shares = torch.tensor([[89.0], [-88.0]], dtype=torch.float64) * q / p
+    return [mixture("negative_shares", p.tolist(), q.tolist(), [1.0, 1.0], [1.0, 1.0], [shares.tolist()])]
+
+
+def blind_shares() -> list[Mixture]:
+    """Equal shares, also of a response that the first behavior cannot draw."""
+    half = [[[0.5] * 3] * 2]
+    return [mixture("blind_shares", [0.2, 0.3, 0.5], [[0.6, 0.4, 0.0], [0.2, 0.3, 0.5]], [2.0, 5.0], [1.0, 2.0, 0.5], half)]
+
+
+def not_the_target() -> list[Mixture]:
+    """A first behavior that is not the target."""
+    return [mixture("defensive_without_target", [0.5, 0.5], [[0.9, 0.1], [0.8, 0.2]], [3.0, 1.0], [1.0, 1.0])]
+
+
+def nonnegative_claimed(m: Mixture) -> Quantities:
+    """Mutated reading: the bound for nonnegative f, whatever the sign of f."""
+    found = dict(measure(m))
+    balance = shared_moments(m.values, m.target, m.behaviors, m.counts, balance_shares(m.behaviors, m.counts))
+    other = shared_moments(m.values, m.target, m.behaviors, m.counts, m.partitions[0])
+    slack = (1 / m.counts.min() - 1 / m.counts.sum()) * other.mean**2
+    return found | {"balance_here": balance.variance, "nonnegative_bound": other.variance + slack}
+
+
+def counts_ignored(right: Any) -> Any:
+    """Bug: every behavior counts alike, however many responses it drew."""
+    return lambda *args: right(*args[:-1], torch.ones_like(args[-1]))
+
+
+def squared(right: Any) -> Any:
+    """Bug: shares in proportion to the squared ratios p/q_j: the behavior that draws least gets most."""
+
+    def wrong(logp_behaviors: Any, counts: Any) -> Any:
+        inverse = torch.where(logp_behaviors > -torch.inf, -logp_behaviors, -torch.inf) + counts.log()[:, None]
+        return torch.softmax(inverse, 0)
+
+    return wrong
+
+
+TOLD_APART = ("two_behaviors", "four_behaviors")
+THEOREM = Theorem(
+    id="K6",
+    kind="bound",
+    title="the balance heuristic: weights and variance are bounded by those of any single behavior, within stated limits",
+    hypotheses=(
+        "n_j independent responses from behavior q_j, n = sum n_j, q_mix = sum (n_j/n) q_j",
+        "omega is a partition of unity, omega >= 0, with omega_j = 0 where q_j = 0 and f p != 0; some q_j > 0 wherever f p != 0",
+        "(b) f >= 0; the defensive bound: behavior 0 is the target",
+    ),
+    statement="(a) p/q_mix <= (n/n_j) p/q_j, hence <= n/n_0 if q_0 = p; (b) f >= 0: Var(bal) <= Var(omega) + (1/min n_j - 1/n) mu^2; "
+    "(c) any f: Var(bal) <= Var(omega) + sum_j mu_j(omega)^2/n_j - sum_j mu_j(bal)^2/n_j; "
+    "(d) p/q_mix <= n/n_j without q_j = p, and (b) for signed f, are false",
+    source="literature (Veach and Guibas 1995; Owen, theorem 9.8); (c) and the counterexamples: ours",
+    references=(
+        "Veach and Guibas, Optimally combining sampling techniques for Monte Carlo rendering, SIGGRAPH 1995",
+        "Owen, Monte Carlo theory, methods and examples, chapter 9",
+    ),
+    claims=(
+        Claim("weights", "at_most", "mixture_weight", "single_weight", "(a) p/q_mix <= (n/n_j) p/q_j wherever q_j draws"),
+        Claim("defensive", "at_most", "largest", "share_of_target", "(a) if behavior 0 is the target: at most n/n_0"),
+        Claim("pooled", "equal", "pooled", "shared", "balance shares are the plain mean over all n with weight p/q_mix"),
+        Claim("unbiased", "equal", "means", "exact", "every partition of unity has mean E_p f"),
+        Claim("nonnegative", "at_most", "balance_here", "nonnegative_bound", "(b) f >= 0, against all partitions"),
+        Claim("signed", "at_most", "balance_variance", "signed_bound", "(c) any f, against all partitions"),
+        Claim("alone", "equal", "alone", "plain", "one behavior: ordinary importance sampling"),
+        Claim("no_weight_limit", "at_most", "wrong_limit", "largest_here", "(d) n/n_j = 2 (left) lies below the largest weight"),
+        Claim("weight_margin", "differs", "wrong_limit", "largest_here", "(d) by a margin: the weight is 5", margin=0.5),
+        Claim("signed_above", "at_most", "printed_bound", "signed_variance", "(d) signed f: (b)'s bound lies below the variance"),
+        Claim("signed_margin", "differs", "printed_bound", "signed_variance", "(d) by a margin", margin=0.5),
+        Claim("signed_variance", "equal", "signed_variance", "nine_fiftieths", "(d) where the variance is 9/50"),
+        Claim("signed_printed", "equal", "printed_bound", "eighteenth", "(d) and (b)'s bound 1/18"),
+    ),
+    instances=instances,
+    measure=measure,
+    derive=derive,
+    outcome="Keep fresh on-policy data among the replay: it caps all weights at n/n_0; it does not make the balance heuristic optimal.",
+    mutants=(
+        Mutant(name="signed_f", kind="hypothesis", breaks=("nonnegative",), instances=signed, measure=nonnegative_claimed,
+               why="f = 1 and -1: the other partition's parts cancel in mu, so mu^2 does not bound what it subtracts"),
+        Mutant(name="negative_shares", kind="hypothesis", breaks=("nonnegative",), instances=negative_shares,
+               why="shares of both signs estimate f = 1 without variance; needs a target outside the behaviors' hull"),
+        Mutant(name="shares_outside_support", kind="hypothesis", breaks=("unbiased",), instances=blind_shares,
+               why="half of a response's share is lost with a behavior that never draws it"),
+        Mutant(name="target_not_among_the_behaviors", kind="hypothesis", breaks=("defensive",), instances=not_the_target,
+               why="both behaviors hardly draw what the target draws half of the time: (d)'s instance"),
+        Mutant(name="counts_ignored", kind="bug", breaks=("pooled",), on=TOLD_APART,
+               plant=lambda: planted(multiple_importance, "mixture_weight", counts_ignored),
+               why="the mixture of all behaviors in equal parts is not what was drawn; needs unequal n_j"),
+        Mutant(name="shares_inverted", kind="bug", breaks=("pooled", "nonnegative", "signed"), on=TOLD_APART,
+               plant=lambda: planted(multiple_importance, "balance_shares", squared),
+               why="shares in proportion to n_j/q_j: still a partition of unity, hence unbiased, and worse than any other"),
+    ),
+)  # fmt: skip
