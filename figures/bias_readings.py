@@ -8,10 +8,10 @@ from typing import Any
 from figures.style import drawing, rule_line, save
 
 RECORDS = ("bias_readings.json",)
-FLOOR = 1e-13  # below this a bias is rounding: it is drawn in the band at the bottom
+ROUNDING = 1e-13  # a bias below this is rounding: the reading is unbiased
 LOOK: dict[str, tuple[str, str, str]] = {  # reading -> rule whose line it takes, marker, label
     "none": ("none", "", "no weight"),
-    "token": ("exact", "", "token ratio"),
+    "token": ("exact", "s", "token ratio"),
     "segment_only": ("segment", "", "own segment only"),
     "prefix_with_reward": ("prefix", "v", "prefix, bare reward"),
     "segment_end_with_reward": ("segment_prefix", "^", "segment end, bare reward"),
@@ -22,16 +22,20 @@ LOOK: dict[str, tuple[str, str, str]] = {  # reading -> rule whose line it takes
 
 
 def draw(records: list[Any], out: Path) -> list[Path]:
-    """Draw one line per reading; those of exact readings lie in the band of rounding."""
+    """Draw one line per reading; those of exact readings lie in the band of rounding, in a panel of its own."""
     drawn = records[0]["result"]
-    with drawing("column", 3.7) as (figure, axes):
-        axes.axhspan(1e-16, FLOOR, color="#eeeeee", zorder=0)
-        axes.text(drawn["age"][-1], FLOOR, "rounding: unbiased", ha="right", va="top", fontsize=7)
+    ages = drawn["age"][1:]  # at age 0 all are exact
+    with drawing("column", 4.2, nrows=2, sharex=True, height_ratios=(3, 1)) as (figure, (upper, lower)):
         for reading, (rule, marker, label) in LOOK.items():
-            ages, bias = drawn["age"][1:], drawn["relative_bias"][reading][1:]  # at age 0 all are exact
+            bias = drawn["relative_bias"][reading][1:]
+            axes = lower if max(bias) < ROUNDING else upper
             axes.plot(ages, bias, marker=marker, ms=3.5, label=label, **rule_line(rule).keywords())
-        axes.set(yscale="log", ylim=(1e-16, 30), xlabel="updates between the oldest segment and the target",
-                 ylabel="norm of the bias / norm of the gradient")  # fmt: skip
-        axes.set_xticks(drawn["age"])
-        figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=2)
+        upper.set(yscale="log", ylabel="norm of the bias / of the gradient")
+        lower.set(
+            yscale="log", ylim=(1e-16, ROUNDING), ylabel="rounding", xlabel="updates by which the oldest segment lags"
+        )
+        lower.set_facecolor("#f2f2f2")
+        lower.set_xticks(drawn["age"])
+        labeled = [pair for axes in (upper, lower) for pair in zip(*axes.get_legend_handles_labels(), strict=True)]
+        figure.legend(*zip(*labeled, strict=True), loc="outside lower center", ncols=2)
         return save(figure, "bias_readings", drawn, out)

@@ -13,9 +13,9 @@ TITLES = {
     "random_logit_noise": "three tokens, noise on the logits",
 }
 LINES: dict[str, tuple[str, dict[str, Any]]] = {
-    "product_of_largest": ("product of the largest $d_2$: the bound", {"color": "#2066b6", "linestyle": "--"}),
-    "second_moment": ("exact $E\\,W^2$", {"color": "#000000", "linestyle": "-"}),
-    "product_of_averages": ("product of averages: not a bound", {"color": "#d6561f", "linestyle": ":"}),
+    "product_of_largest": ("product of the largest $d_2$: a bound", {"color": "#e0ab24", "linewidth": 3.5}),
+    "second_moment": ("exact $E\\,W^2$", {"color": "#000000", "linewidth": 1.2}),
+    "product_of_averages": ("product of averages: not a bound", {"color": "#d6561f", "linestyle": "--"}),
 }
 
 

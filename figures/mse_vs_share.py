@@ -1,4 +1,4 @@
-"""Mean squared error against the replay share: one panel per regime of the optimum, with its multiplier."""
+"""Mean squared error against the replay share: one panel per regime of the optimum, with the price of what binds."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ TITLES = {
     "interior": "interior optimum",
     "none": "no replay",
     "all": "all replay",
-    "tie": "bends down: an end (a tie)",
+    "tie": "bends down: the ends tie",
     "cost_bound": "ceiling on cost binds",
     "pool_bound": "pool of replay binds",
 }
 MULTIPLIERS = {
-    "at_least_0": "multiplier of $a \\geq 0$",
-    "at_most_1": "multiplier of $a \\leq 1$",
-    "cost_cap": "multiplier of the ceiling",
-    "pool": "multiplier of the pool",
+    "at_least_0": "price of $a \\geq 0$",
+    "at_most_1": "price of $a \\leq 1$",
+    "cost_cap": "price of the ceiling",
+    "pool": "price of the pool",
 }
 
 
@@ -37,11 +37,9 @@ def draw(records: list[Any], out: Path) -> list[Path]:
                 axes.plot(at["share"], at["mse"] / unit, "o", ms=5, color="#2066b6", clip_on=False, zorder=3)
             if case["worst"]:
                 axes.plot(case["worst"]["share"], case["worst"]["mse"] / unit, "x", ms=6, mew=1.5, color="#d6561f")
-            held = [f"{MULTIPLIERS[name]}\n= {value:.2g}" for name, value in case["multipliers"].items() if value > 0]
-            axes.set_title(TITLES.get(case["regime"], case["regime"]))
-            axes.margins(y=0.45)
-            axes.text(0.97, 0.97, "\n".join(held) or "all multipliers 0", transform=axes.transAxes, ha="right", va="top",
-                      fontsize=6.5)  # fmt: skip
+            held = [f"{MULTIPLIERS[name]}: {value:.2g}" for name, value in case["multipliers"].items() if value > 0]
+            name = TITLES.get(case["regime"], case["regime"])
+            axes.set_title("\n".join([name, *(held or ["no constraint binds"])]), fontsize=7.5)
             axes.set_xticks([0, 0.5, 1], ["0", "0.5", "1"])
         for axes in panels[:, 0]:
             axes.set_ylabel("error / without replay")

@@ -19,6 +19,7 @@ __getattr__, __dir__, __all__ = lazy_exports(
         "estimators.advantage": ["group_advantage"],
         "estimators.gradient": ["gradient_terms"],
         "estimators.loss": ["policy_loss"],
+        "estimators.mixing": ["optimal_replay_share"],
         "estimators.value": ["value_terms"],
         "exact.gradients": ["exact_gradient"],
         "exact.law": ["ExactLaw", "enumerate_law"],

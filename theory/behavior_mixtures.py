@@ -37,11 +37,6 @@ class Mixture:
         """Where behavior j can draw the response, [J, N]."""
         return self.behaviors > -torch.inf
 
-    @property
-    def covered(self) -> bool:
-        """Whether some behavior draws whatever the target does."""
-        return bool((self.drawn.any(0) | (self.target == -torch.inf)).all())
-
 
 def mixture(
     name: str,
@@ -71,7 +66,9 @@ def usual_partitions(name: str, q: Tensor, n: Tensor) -> Tensor:
     return torch.where(total > 0, raw / torch.where(total > 0, total, 1.0), 0.0)
 
 
-def random_mixture(name: str, outcomes: int, counts: Sequence[float], *, signed: bool = False, first: bool = False) -> Mixture:
+def random_mixture(
+    name: str, outcomes: int, counts: Sequence[float], *, signed: bool = False, first: bool = False
+) -> Mixture:
     """Random laws addressed by the name; with `first` the first behavior is the target."""
     generator = STREAM[name]["mixture"].torch_generator()
     logits = 1.5 * torch.randn((len(counts) + 1, outcomes), generator=generator, dtype=torch.float64)

@@ -56,7 +56,11 @@ def sums(values: Any, probs: Any, signal: Any, caps: Any, left: bool = False) ->
     found = {Q: (p * square * over).sum(0), S: (p * w**2 * square * (1 - over)).sum(0)}
     for k in range(2):
         one = f[:, k : k + 1]
-        found |= {A[k]: (p * w * one * over).sum(0), F[k]: (p * one * over).sum(0), M[k]: (p * w * one * (1 - over)).sum(0)}
+        found |= {
+            A[k]: (p * w * one * over).sum(0),
+            F[k]: (p * one * over).sum(0),
+            M[k]: (p * w * one * (1 - over)).sum(0),
+        }
     return found
 
 

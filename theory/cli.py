@@ -87,6 +87,22 @@ def records(
 
 
 @app.command()
+def report(
+    verdicts: Annotated[Path, typer.Option(metavar="PATH", help="Record of `verify --json`.")] = Path(
+        "out/verify/verdicts.json"
+    ),
+    diagnosis: Annotated[Path | None, typer.Option(metavar="PATH", help="Record of `testbed diagnose --json`.")] = None,
+    figures: Annotated[Path | None, typer.Option(metavar="DIR", help="Folder of finished images.")] = None,
+    out: Annotated[Path, typer.Option(metavar="PATH", help="The page to write.")] = Path("out/verify/report.html"),
+) -> None:
+    """Assemble one self-contained HTML page from records and finished images."""
+    from theory.report import write_report
+
+    path = write_report(verdicts, diagnosis, figures, out)
+    typer.echo(f"{path}: {path.stat().st_size / 1e6:.2f} MB")
+
+
+@app.command()
 def matrix(ids: Ids = None, json: Json = None, jobs: Jobs = 1) -> None:
     """Plant every bug under every theorem and print which theorems notice."""
     from theory.matrix import kill_matrix

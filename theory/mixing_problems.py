@@ -54,6 +54,10 @@ class Problems:
         """Least and largest share that the constraints allow."""
         return allowed(self.table)
 
+    def first(self, n: int) -> Problems:
+        """Return the first n problems."""
+        return Problems(self.name, self.table[:n])
+
     def error(self, share: np.ndarray) -> np.ndarray:
         """Error of one share per problem, from the definition."""
         return error(self.table, share)
@@ -173,7 +177,7 @@ def gradient_search(given: Problems, method: str = "SLSQP", first: int | None = 
     -------
     (shares, overstep)   of the first `first` problems (None: all)
     """
-    some = given if first is None else Problems(given.name, given.table[:first])
+    some = given if first is None else given.first(first)
     low, high = some.ends()
     found = []
     for case, a, z in zip(some.cases(), low.tolist(), high.tolist(), strict=True):

@@ -48,7 +48,7 @@ class AgingCase:
     def found(self) -> Equilibria:
         """What the library finds."""
         return equilibrium_share(v_replay=self.v_replay, v_fresh=self.v_fresh, cost_fresh=self.cost_fresh,
-                                 cost_replay=self.cost_replay, bias=self.bias, budget=self.budget)  # fmt: skip
+                                 cost_replay=self.cost_replay, bias=self.bias, budget=self.budget, grid=201)  # fmt: skip
 
     @property
     def conditions(self) -> tuple[bool, bool]:

@@ -20,6 +20,16 @@ def load_verdicts(path: str | Path) -> dict[str, dict[str, Any]]:
     ------
     InputError   if the file is missing, is not JSON, or holds no list of verdicts
     """
+    return load_run(path)[1]
+
+
+def load_run(path: str | Path) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
+    """Read a verdict file: what ran, and its verdicts by theorem id.
+
+    Raises
+    ------
+    InputError   if the file is missing, is not JSON, or holds no list of verdicts
+    """
     path = Path(path)
     try:
         content = json.loads(path.read_text())
@@ -30,7 +40,8 @@ def load_verdicts(path: str | Path) -> dict[str, dict[str, Any]]:
     verdicts = content.get("verdicts") if isinstance(content, dict) else None
     if not isinstance(verdicts, list) or not all(isinstance(v, dict) and "id" in v for v in verdicts):
         raise InputError('the verdict file must hold a list "verdicts" of records with an "id"', found=path)
-    return {verdict["id"]: verdict for verdict in verdicts}
+    header = content.get("header")
+    return (header if isinstance(header, dict) else {}), {verdict["id"]: verdict for verdict in verdicts}
 
 
 def verdict_word(verdict: dict[str, Any] | None) -> str:

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from scipy.optimize import brentq, minimize_scalar
 
 from testbed.core.errors import InputError
 from testbed.estimators.mixing import optimal_replay_share
-from testbed.estimators.replay_mse import Number, finite
+from testbed.estimators.replay_mse import Number, at_least_zero
 
 SETTLED = 1e-9  # a share this near to its own best response is an equilibrium; across a jump the distance stays large
 
@@ -90,7 +91,7 @@ def equilibrium_share(
     saving = float(cost_fresh) - float(cost_replay)
 
     def variance(share: float) -> float:
-        return finite("v_replay(share)", v_replay(share), at_least_zero=True)
+        return at_least_zero("v_replay(share)", v_replay(share))
 
     def ahead(share: float) -> float:
         best = optimal_replay_share(
@@ -124,7 +125,7 @@ def equilibrium_share(
 def _with_turns(points: np.ndarray, bends: np.ndarray, bend: Callable[[float], float]) -> np.ndarray:
     """Add points close to where the error stops bending up: the best response is steep there, and leaps."""
     near = np.concatenate([-np.logspace(-3, -13, 21), [0.0], np.logspace(-13, -3, 21)])
-    turns = [brentq(bend, points[i], points[i + 1]) for i in np.nonzero(np.diff(np.sign(bends)))[0]]
+    turns = [_zero(bend, points[i], points[i + 1]) for i in np.nonzero(np.diff(np.sign(bends)))[0]]
     return np.unique(np.clip(np.concatenate([points, *[turn + near for turn in turns]]), 0.0, 1.0))
 
 
@@ -133,17 +134,24 @@ def _crossings(points: np.ndarray, ahead: Callable[[float], float]) -> tuple[tup
     gaps = np.array([ahead(a) for a in points])
     met, jumps = [float(a) for a in points[gaps == 0]], []
     for i in np.nonzero(gaps[:-1] * gaps[1:] < 0)[0]:
-        root = float(brentq(ahead, points[i], points[i + 1], xtol=1e-14, rtol=1e-14))
+        root = _zero(ahead, points[i], points[i + 1])
         (met if meets(ahead, root) else jumps).append(root)
     sizes = np.abs(gaps)
     lowest = (sizes[1:-1] < sizes[:-2]) & (sizes[1:-1] <= sizes[2:]) & (gaps[:-2] * gaps[2:] > 0)
     for i in np.nonzero(lowest)[0] + 1:  # the response may touch the share without crossing it
         low, high = float(points[i - 1]), float(points[i + 1])
-        touch = minimize_scalar(lambda a: abs(ahead(a)), bounds=(low, high), method="bounded", options={"xatol": 1e-12})
+        touch: Any = minimize_scalar(
+            lambda a: abs(ahead(a)), bounds=(low, high), method="bounded", options={"xatol": 1e-12}
+        )
         if meets(ahead, float(touch.x)):
             met.append(float(touch.x))
     distinct = [a for i, a in enumerate(sorted(met)) if i == 0 or a - sorted(met)[i - 1] > 1e-8]
     return tuple(distinct), tuple(sorted(jumps))
+
+
+def _zero(f: Callable[[float], float], low: float, high: float) -> float:
+    found: Any = brentq(f, low, high, xtol=1e-14)
+    return float(found)
 
 
 def meets(ahead: Callable[[float], float], share: float) -> bool:

@@ -5,6 +5,8 @@ Every group is one batch of `policy_loss`: the coefficients are those of its gra
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
@@ -27,7 +29,7 @@ def group_coefficients(
     normalizer: Normalizer = "token_mean",
     denominator: Denominator = "original",
     constant: float | None = None,
-    **params: object,
+    **params: Any,
 ) -> Float[Tensor, "B T"]:
     """Coefficient of every token's score in the update of its own group.
 

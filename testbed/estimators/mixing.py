@@ -6,14 +6,24 @@ bends down the optimum is a corner, and the stationary point is the *worst* mixt
 
 from __future__ import annotations
 
+import math
 import sys
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from testbed.core.errors import InputError
-from testbed.estimators.replay_mse import Number, Quadratic, Sources, finite, mse_at_budget, mse_at_size, sources
+from testbed.estimators.replay_mse import (
+    Number,
+    Quadratic,
+    Sources,
+    above_zero,
+    at_least_zero,
+    mse_at_budget,
+    mse_at_size,
+    sources,
+)
 
 ROUNDING = 64 * sys.float_info.epsilon  # of the quadratic's size: what the two ends may differ by and still tie
+REGIMES = {"at_least_0": "none", "at_most_1": "all", "cost_cap": "cost_bound", "pool": "pool_bound", "": "interior"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,21 +112,13 @@ def optimal_replay_share(
     (0.5, 'cost_bound', 2.0)
     """
     given = sources(v_fresh, v_replay, cost_fresh, cost_replay, bias)
-    total = finite("budget", budget, above_zero=True)
+    total = above_zero("budget", budget)
 
-    def size(share: float) -> float:
-        cost = given.cost(share)
-        return total / cost if cost > 0 else float("inf")
-
-    ceiling = None if pool is None else finite("pool", pool, at_least_zero=True)
-    plenty = ceiling is None or ceiling * given.cost_replay >= total
-    high = 1.0 if plenty else ceiling * given.cost_fresh / (total + ceiling * given.saving)
+    high = 1.0
+    if pool is not None and at_least_zero("pool", pool) * given.cost_replay < total:
+        high = pool * given.cost_fresh / (total + pool * (given.cost_fresh - given.cost_replay))
     allowed = allowed_shares(given, cost_cap, high)
-
-    def replayed_per_share(share: float) -> float:  # d(a N)/da
-        return total * given.cost_fresh / given.cost(share) ** 2
-
-    return _solved(mse_at_budget(given, total), given, allowed, size, replayed_per_share)
+    return _solved(mse_at_budget(given, total), given, allowed, total, None)
 
 
 def replay_share_at_size(
@@ -163,10 +165,10 @@ def replay_share_at_size(
     testbed.core.errors.InputError: `cost_cap` must be at least 0.5, the cost of the cheapest mixture; found 0.25
     """
     given = sources(v_fresh, v_replay, cost_fresh, cost_replay, bias)
-    count = finite("n", n, above_zero=True)
-    high = 1.0 if pool is None else finite("pool", pool, at_least_zero=True) / count
+    count = above_zero("n", n)
+    high = 1.0 if pool is None else at_least_zero("pool", pool) / count
     allowed = allowed_shares(given, cost_cap, high)
-    return _solved(mse_at_size(given, count), given, allowed, lambda a: count, lambda a: count)
+    return _solved(mse_at_size(given, count), given, allowed, None, count)
 
 
 def allowed_shares(given: Sources, cost_cap: Number | None, pool_share: float = 1.0) -> Allowed:
@@ -185,16 +187,16 @@ def allowed_shares(given: Sources, cost_cap: Number | None, pool_share: float = 
     if pool_share < high:
         high, high_rule = pool_share, "pool"
     if cost_cap is not None:
-        tau = finite("cost_cap", cost_cap)
         cheapest = min(given.cost_fresh, given.cost_replay)
-        if tau < cheapest:
+        if not cost_cap >= cheapest:
             raise InputError(
                 f"`cost_cap` must be at least {cheapest:g}, the cost of the cheapest mixture", found=cost_cap
             )
-        bound = (given.cost_fresh - tau) / given.saving if given.saving != 0 else 0.0
-        if given.saving > 0 and bound > low:
+        saving = given.cost_fresh - given.cost_replay
+        bound = (given.cost_fresh - cost_cap) / saving if saving != 0 else 0.0
+        if saving > 0 and bound > low:
             low, low_rule = min(bound, 1.0), "cost_cap"
-        if given.saving < 0 and bound < high:
+        if saving < 0 and bound < high:
             high, high_rule = max(bound, 0.0), "cost_cap"
     if low > high:
         raise InputError(
@@ -221,21 +223,25 @@ def least_share(f: Quadratic, low: float, high: float) -> tuple[float, float | N
     return (low, None) if rise >= 0 else (high, None)
 
 
-def _solved(
-    f: Quadratic, given: Sources, allowed: Allowed, size: Callable[[float], float], rate: Callable[[float], float]
-) -> ReplayShare:
+def _solved(f: Quadratic, given: Sources, allowed: Allowed, budget: float | None, n: float | None) -> ReplayShare:
     share, other = least_share(f, allowed.low, allowed.high)
-    multipliers = dict.fromkeys(("at_least_0", "at_most_1", "cost_cap", "pool"), 0.0)
-    slope, rule = f.slope(share), ""
+    cost = share * given.cost_replay + (1 - share) * given.cost_fresh
+    samples = n if n is not None else budget / cost if budget is not None and cost > 0 else math.inf
+    slope, rule = f.linear + 2 * share * f.square, ""
     if share == allowed.low and (slope > 0 or share < allowed.high):
         rule = allowed.low_rule
     elif share == allowed.high:
         rule = allowed.high_rule
+    multipliers = {"at_least_0": 0.0, "at_most_1": 0.0, "cost_cap": 0.0, "pool": 0.0}
     if rule:
-        per_unit = {"at_least_0": 1.0, "at_most_1": -1.0, "cost_cap": given.saving, "pool": -1.0}[rule]
-        if rule == "pool":
-            per_unit *= rate(share)
-        multipliers[rule] = max(slope / per_unit, 0.0)
-    names = {"at_least_0": "none", "at_most_1": "all", "cost_cap": "cost_bound", "pool": "pool_bound", "": "interior"}
-    regime = names[rule] if other is None else "tie"
-    return ReplayShare(share, regime, multipliers, f.at(share), size(share), other, f.square, allowed.low, allowed.high)
+        replayed = n if n is not None else samples * given.cost_fresh / cost if cost > 0 else math.inf  # d(a N)/da
+        per_unit = {
+            "at_least_0": 1.0,
+            "at_most_1": -1.0,
+            "cost_cap": given.cost_fresh - given.cost_replay,
+            "pool": -replayed,
+        }
+        multipliers[rule] = max(slope / per_unit[rule], 0.0)
+    mse = f.constant + share * (f.linear + share * f.square)
+    regime = REGIMES[rule] if other is None else "tie"
+    return ReplayShare(share, regime, multipliers, mse, samples, other, f.square, allowed.low, allowed.high)

@@ -10,7 +10,16 @@ from dataclasses import dataclass
 
 from testbed.core.errors import InputError
 from testbed.estimators.mixing import least_share
-from testbed.estimators.replay_mse import Number, Quadratic, Sources, finite, mse_at_budget, mse_at_size, sources
+from testbed.estimators.replay_mse import (
+    Number,
+    Quadratic,
+    Sources,
+    above_zero,
+    at_least_zero,
+    mse_at_budget,
+    mse_at_size,
+    sources,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,12 +82,11 @@ class ParetoFront:
         ------
         InputError   a cap below the cost of replay
         """
-        tau = finite("cost_cap", cost_cap)
-        if tau < self.given.cost_replay:
+        if not cost_cap >= self.given.cost_replay:
             raise InputError(
                 f"`cost_cap` must be at least {self.given.cost_replay:g}, the cost of replay", found=cost_cap
             )
-        low = (self.given.cost_fresh - tau) / self.given.saving if self.given.saving else 0.0
+        low = (self.given.cost_fresh - cost_cap) / self.given.saving if self.given.saving else 0.0
         share, other = least_share(self.error, min(max(low, 0.0), 1.0), 1.0)
         return share if other is None or not self.given.saving else other  # equal errors: the cheaper one
 
@@ -89,7 +97,7 @@ class ParetoFront:
         ------
         InputError   a negative weight
         """
-        w = finite("weight", weight, at_least_zero=True)
+        w = at_least_zero("weight", weight)
         tilted = Quadratic(
             self.error.constant + w * self.given.cost_fresh,
             self.error.linear - w * self.given.saving,
@@ -145,9 +153,9 @@ def pareto_front(
     if given.saving < 0:
         raise InputError("`cost_replay` must be at most `cost_fresh`", found=f"{cost_replay} and {cost_fresh}")
     if n is None:
-        error = mse_at_budget(given, finite("budget", budget or 0, above_zero=True))
+        error = mse_at_budget(given, above_zero("budget", budget or 0))
     else:
-        error = mse_at_size(given, finite("n", n, above_zero=True))
+        error = mse_at_size(given, above_zero("n", n))
     pieces = _front(error, given.saving)
     ends = tuple(p for p in (Piece(0.0, 0.0), Piece(1.0, 1.0)) if any(p.low in piece for piece in pieces))
     bends_down = error.square < 0 and given.saving > 0

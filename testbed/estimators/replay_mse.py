@@ -51,21 +51,21 @@ class Sources(NamedTuple):
 
     def cost(self, share: Number) -> float:
         """Cost of one sample on average, a c_r + (1 - a) c_f."""
-        return self.cost_fresh - share * self.saving
-
-    def variance(self, share: Number) -> float:
-        """Variance of one sample on average, a v_r + (1 - a) v_f."""
-        return self.v_fresh + share * (self.v_replay - self.v_fresh)
+        return share * self.cost_replay + (1 - share) * self.cost_fresh
 
 
-def finite(name: str, value: Number, *, above_zero: bool = False, at_least_zero: bool = False) -> float:
-    """Return a finite float that satisfies the stated sign, or raise InputError."""
-    number = float(value)
-    wrong = (above_zero and not number > 0) or (at_least_zero and number < 0)
-    if not math.isfinite(number) or wrong:
-        rule = "finite and > 0" if above_zero else "finite and >= 0" if at_least_zero else "finite"
-        raise InputError(f"`{name}` must be {rule}", found=value)
-    return number
+def above_zero(name: str, value: Number) -> float:
+    """Return a finite float > 0, or raise InputError."""
+    if not 0 < value < math.inf:
+        raise InputError(f"`{name}` must be finite and > 0", found=value)
+    return float(value)
+
+
+def at_least_zero(name: str, value: Number) -> float:
+    """Return a finite float >= 0, or raise InputError."""
+    if not 0 <= value < math.inf:
+        raise InputError(f"`{name}` must be finite and >= 0", found=value)
+    return float(value)
 
 
 def sources(v_fresh: Number, v_replay: Number, cost_fresh: Number, cost_replay: Number, bias: Number) -> Sources:
@@ -90,13 +90,15 @@ def sources(v_fresh: Number, v_replay: Number, cost_fresh: Number, cost_replay: 
     >>> sources(1, 4, 1, 0.5, 0.1).cost(0.5)
     0.75
     """
-    return Sources(
-        finite("v_fresh", v_fresh, at_least_zero=True),
-        finite("v_replay", v_replay, at_least_zero=True),
-        finite("cost_fresh", cost_fresh, above_zero=True),
-        finite("cost_replay", cost_replay, at_least_zero=True),
-        finite("bias", bias),
-    )
+    numbers = {"v_fresh": v_fresh, "v_replay": v_replay, "cost_replay": cost_replay}
+    wrong = next((name for name, value in numbers.items() if not 0 <= value < math.inf), None)
+    if wrong:
+        raise InputError(f"`{wrong}` must be finite and >= 0", found=numbers[wrong])
+    if not 0 < cost_fresh < math.inf:
+        raise InputError("`cost_fresh` must be finite and > 0", found=cost_fresh)
+    if not math.isfinite(bias):
+        raise InputError("`bias` must be finite", found=bias)
+    return Sources(float(v_fresh), float(v_replay), float(cost_fresh), float(cost_replay), float(bias))
 
 
 def mse_at_budget(given: Sources, budget: Number) -> Quadratic:
@@ -122,11 +124,11 @@ def mse_at_budget(given: Sources, budget: Number) -> Quadratic:
     >>> round(f.at(0), 12), round(f.at(1), 12), f.square < 0
     (0.1, 0.21, True)
     """
-    worse = given.v_replay - given.v_fresh
+    worse, saving = given.v_replay - given.v_fresh, given.cost_fresh - given.cost_replay
     return Quadratic(
         given.v_fresh * given.cost_fresh / budget,
-        (worse * given.cost_fresh - given.saving * given.v_fresh) / budget,
-        given.bias**2 - worse * given.saving / budget,
+        (worse * given.cost_fresh - saving * given.v_fresh) / budget,
+        given.bias**2 - worse * saving / budget,
     )
 
 

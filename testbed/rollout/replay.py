@@ -6,6 +6,7 @@ variance that grows geometrically with age can then have an infinite mean, howev
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 from typing import Any, Literal, NamedTuple
 
@@ -119,7 +120,7 @@ def replay_counts(steps: int, n: int, share: float | int) -> list[int]:
     if not 0 <= share <= 1:
         raise InputError("`share` must lie in [0, 1]", found=share)
     totals = [int(t * share * n + 1e-9) for t in range(steps + 1)]
-    return [0, *[late - early for early, late in zip(totals[1:-1], totals[2:], strict=True)]]
+    return [0, *[late - early for early, late in itertools.pairwise(totals[1:])]]
 
 
 def replayed_ages(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from bisect import bisect
 from typing import Any
 
@@ -39,7 +40,7 @@ def record() -> dict[str, Any]:
         grid = [k / (POINTS - 1) for k in range(POINTS)]
         grid = sorted({*grid, *(jump + side for jump in found.jumps for side in (-BESIDE, BESIDE))})
         ends = [0, *(bisect(grid, jump) for jump in found.jumps), len(grid)]
-        pieces = [grid[start:stop] for start, stop in zip(ends, ends[1:], strict=False)]
+        pieces = [grid[start:stop] for start, stop in itertools.pairwise(ends)]
         cases.append({
             "case": case.name, "verdict": found.verdict, "equilibria": list(found.shares), "jumps": list(found.jumps),
             "given": {key: getattr(case, key)

@@ -36,7 +36,12 @@ def _measured(group: Group, compositions: GroupCompositions) -> Quantities:
     w, size = group.world, group.size
     gradient = exact_gradient(w.env, w.target)
     none, mean, other = (update_of(compositions, w.target, b) for b in ("none", "group_mean", "leave_one_out"))
-    found: dict[str, Any] = {"gradient": gradient, "none": none, "with_self": mean, "shrunk": (size - 1) / size * gradient}
+    found: dict[str, Any] = {
+        "gradient": gradient,
+        "none": none,
+        "with_self": mean,
+        "shrunk": (size - 1) / size * gradient,
+    }
     if size == 1:
         return found | {"alone": torch.stack([mean, other]), "zero": 0.0}
     return found | {"leave_one_out": other}
@@ -146,7 +151,9 @@ def groups_ignored(right: Any) -> Any:
 def always_scaled(right: Any) -> Any:
     """Bug: the division by the standard deviation cannot be switched off."""
 
-    def wrong(batch: SegmentedBatch, baseline: Any = "group_mean", scale: Any = "none", *rest: Any, **kw: Any) -> Tensor:
+    def wrong(
+        batch: SegmentedBatch, baseline: Any = "group_mean", scale: Any = "none", *rest: Any, **kw: Any
+    ) -> Tensor:
         return right(batch, baseline, "none" if baseline == "none" else "std", *rest, **kw)
 
     return wrong

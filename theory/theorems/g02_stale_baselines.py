@@ -66,7 +66,11 @@ def measure(group: Group, **weights: Any) -> Quantities:
         found[name] = update("leave_one_out", how)
         found[f"{name}_parts"] = single(value, batch.reward) - law.expect(batch.reward) * single(value, ones)
     if group.name == "stale_two_tokens_2":
-        found |= {"capped_plain": update("none", CAPPED), "cosine": cosine(found["self_normalized"], gradient), "one": 1.0}
+        found |= {
+            "capped_plain": update("none", CAPPED),
+            "cosine": cosine(found["self_normalized"], gradient),
+            "one": 1.0,
+        }
         found["cosine_weighted"] = cosine(found["weighted_self"], gradient)
     if group.name.startswith("on_policy"):
         found["unweighted"] = found["weighted_self"]
@@ -90,7 +94,9 @@ def _derivation(shape: tuple[Any, ...], size: int) -> Derivation:
         return g.weight(rows[i]) * (g.reward(rows[i]) - sp.Add(*map(g.reward, rows)) / size) / size
 
     def weighted(rows: Any, i: int) -> sp.Expr:
-        return g.weight(rows[i]) * (g.reward(rows[i]) - sp.Add(*[g.weight(d) * g.reward(d) for d in rows]) / size) / size
+        return (
+            g.weight(rows[i]) * (g.reward(rows[i]) - sp.Add(*[g.weight(d) * g.reward(d) for d in rows]) / size) / size
+        )
 
     def normalized(rows: Any, i: int) -> sp.Expr:
         total = sp.Add(*map(g.weight, rows))

@@ -128,8 +128,16 @@ def _factor_derivation(size: int) -> Derivation:
              tex={2: "1", 3: r"\sqrt2", 4: r"\sqrt3 (p^2 + q^2) + 3 p q"}[size]),
     ]  # fmt: skip
     hard = [
-        Step("limit", sp.limit(sp.expand(sp.cancel(factor)), p, 0), "p -> 0: at most one success", tex=r"\lim_{p \to 0}"),
-        Step("root", sp.sqrt(size - 1), "one success among M: M p sqrt(M-1)/M over p", quantity="limit", tex=r"\sqrt{M-1}"),
+        Step(
+            "limit", sp.limit(sp.expand(sp.cancel(factor)), p, 0), "p -> 0: at most one success", tex=r"\lim_{p \to 0}"
+        ),
+        Step(
+            "root",
+            sp.sqrt(size - 1),
+            "one success among M: M p sqrt(M-1)/M over p",
+            quantity="limit",
+            tex=r"\sqrt{M-1}",
+        ),
     ]
 
     def point(rng: Random) -> Mapping[sp.Symbol, Any]:

@@ -96,7 +96,9 @@ def measure(mixture: Mixture, **weights: Any) -> Quantities:
 def _derivation(shape: tuple[Any, ...], stale: int, fresh: int) -> Derivation:
     w = symbolic_world(shape)
     old, new = SymbolicGroup(w, stale), SymbolicGroup(w, fresh, on_policy=True)
-    used = {d: sp.Symbol(f"w{d[0]}_{''.join(map(str, d[1]))}", real=True) for d in old.draws}  # any weight of the response
+    used = {
+        d: sp.Symbol(f"w{d[0]}_{''.join(map(str, d[1]))}", real=True) for d in old.draws
+    }  # any weight of the response
     size, rho, gradient = stale + fresh, w.rho_definition(), w.gradient()
     share = sp.Rational(stale, size)
     level = ((stale - 1) * old.mean(old.reward) + fresh * new.mean(new.reward)) / (size - 1)
@@ -107,7 +109,9 @@ def _derivation(shape: tuple[Any, ...], stale: int, fresh: int) -> Derivation:
         terms: list[list[sp.Expr]] = [[] for _ in w.parameters]
         for a, rows in multiset_probabilities(len(old.draws), stale):
             for b, more in multiset_probabilities(len(new.draws), fresh):
-                group = [(old.draws[r], weight(old.draws[r])) for r in rows] + [(new.draws[r], sp.Integer(1)) for r in more]
+                group = [(old.draws[r], weight(old.draws[r])) for r in rows] + [
+                    (new.draws[r], sp.Integer(1)) for r in more
+                ]
                 chance = a * b * sp.prod([old.probs[r] for r in rows]) * sp.prod([new.probs[r] for r in more])
                 total = sp.Add(*[old.reward(d) for d, _ in group])
                 for draw, v in group:
@@ -179,7 +183,10 @@ def instances() -> list[Mixture]:
     same = world("mixed_on_policy", 2, 2, one(), target=mu, policies=(mu,))
     found = [Mixture(f"{w.name}_{kind}_{s}_{f}", w, s, f, kind) for kind in WEIGHTS for w, s, f in
              ((single, 1, 1), (pair, 2, 1), (ended, 1, 2), (pair, 2, 0))]  # fmt: skip
-    found += [Mixture("mixed_on_policy_exact_1_2", same, 1, 2, "exact"), Mixture("no_stale_exact_0_2", pair, 0, 2, "exact")]
+    found += [
+        Mixture("mixed_on_policy_exact_1_2", same, 1, 2, "exact"),
+        Mixture("no_stale_exact_0_2", pair, 0, 2, "exact"),
+    ]
     return found + [Mixture(f"level_{kind}", _level_world(), 2, 1, kind) for kind in ("unweighted", "capped")]
 
 

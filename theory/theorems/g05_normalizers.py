@@ -64,7 +64,10 @@ def measure(instance: Group | MicroBatches, drawn: GroupCompositions | None = No
             w, lambda reward, length: size * (reward * _inverse(instance, length) - _inverse(instance, length, True))
         )
     if w.env.eos is None:
-        found |= {"same_length": torch.stack([token, by_response]), "scaled_down": torch.stack([gradient / w.env.horizon] * 2)}
+        found |= {
+            "same_length": torch.stack([token, by_response]),
+            "scaled_down": torch.stack([gradient / w.env.horizon] * 2),
+        }
     if size == 2:
         micro = group_update(law, pi, 1, "none", normalizer="token_mean")  # a batch of two as the mean of two parts
         found |= {"micro_of_one": micro, "by_response_again": by_response}
@@ -115,7 +118,12 @@ def _coefficients(instance: MicroBatches) -> Quantities:
     stated = reward[:, None] * (1 / (len(parts) * counts) - 1 / float(mask.sum()))
     total = float(mask.sum())
     summed = torch.cat([slope(p, normalizer="constant", constant=total) for p in parts])[mask]
-    found: dict[str, Any] = {"gap": mean - whole, "gap_stated": stated.expand(mask.shape)[mask], "summed": summed, "whole": whole}
+    found: dict[str, Any] = {
+        "gap": mean - whole,
+        "gap_stated": stated.expand(mask.shape)[mask],
+        "summed": summed,
+        "whole": whole,
+    }
     if len({sum(part) for part in instance.lengths}) == 1:
         return found | {"mean_same": mean, "whole_same": whole}
     return found | {"mean_other": mean, "whole_other": whole}
@@ -166,7 +174,11 @@ def _micro_derivation() -> Derivation:
     ]  # fmt: skip
 
     def point(rng: Random) -> Mapping[sp.Symbol, Any]:
-        return {a: sp.Rational(rng.randint(-9, 9), 4), n1: sp.Integer(rng.randint(1, 9)), n2: sp.Integer(rng.randint(1, 9))}
+        return {
+            a: sp.Rational(rng.randint(-9, 9), 4),
+            n1: sp.Integer(rng.randint(1, 9)),
+            n2: sp.Integer(rng.randint(1, 9)),
+        }
 
     def bind(instance: MicroBatches) -> Mapping[sp.Symbol, Any]:
         counts = [sum(part) for part in instance.lengths]
@@ -228,7 +240,9 @@ def padding_counted(right: Any) -> Any:
 def swapped(right: Any) -> Any:
     """Bug: the token mean where the mean over responses was asked for, and the other way around."""
     other = {"token_mean": "sequence_mean", "sequence_mean": "token_mean", "constant": "constant"}
-    return lambda objective, mask, counted, normalizer, constant: right(objective, mask, counted, other[normalizer], constant)
+    return lambda objective, mask, counted, normalizer, constant: right(
+        objective, mask, counted, other[normalizer], constant
+    )
 
 
 TOLD_APART = ("ended_2", "parts_of_two_and_six")

@@ -31,7 +31,9 @@ def shifted(law: ExactLaw, by: float) -> ExactLaw:
     return ExactLaw(batch=batch, log_prob=law.log_prob, branch=law.branch)
 
 
-def measure(group: Group, normalizer: str = "sequence_mean", baseline: str = "none", drawn: ExactLaw | None = None) -> Quantities:
+def measure(
+    group: Group, normalizer: str = "sequence_mean", baseline: str = "none", drawn: ExactLaw | None = None
+) -> Quantities:
     """Expected updates with a constant and with group baselines against gradients of E[R/L] and E[1/L].
 
     Mutants change the normalizer, take a group's baseline for the constant, or let another law draw.

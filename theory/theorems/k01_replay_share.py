@@ -52,7 +52,8 @@ def measure(case: Pool) -> Quantities:
         "enumerated": enumerated_mse(draws, TRUTH), "mse": error.at(case.n_replay / (case.n_fresh + case.n_replay)),
         "share": best.share, "least": best.mse, "numeric": numeric_least(case.mse), "neighbors": [case.mse(a) for a in near],
         "slope": error.slope(best.share), "multipliers": lower - upper, "zero": 0.0, "smallest": min(lower, upper),
-        "slackness": [lower * best.share, upper * (1 - best.share)], "above": [error.at(a) - error.at(best.share) for a in PROBES],
+        "slackness": [lower * best.share, upper * (1 - best.share)],
+        "above": [error.at(a) - error.at(best.share) for a in PROBES],
         "samples": best.n_samples, "bought": case.given["budget"] / case.cost(best.share),
     }  # fmt: skip
     if best.other is not None:

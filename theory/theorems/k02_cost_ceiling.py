@@ -41,14 +41,15 @@ def measure(case: MixingCase) -> Quantities:
     held = best.multipliers["at_least_0"] - best.multipliers["at_most_1"]
     values |= {
         "least": best.mse, "numeric": numeric_least(case.mse, low, 1.0), "share": best.share,
-        "expected": max(free.share, low), "cost": case.cost(best.share), "price": price, "zero": 0.0, "smallest": min(best.multipliers.values()),
+        "expected": max(free.share, low), "cost": case.cost(best.share),
+        "price": price, "zero": 0.0, "smallest": min(best.multipliers.values()),
         "slope": 2 * best.share * case.bias**2 + (case.v_replay - case.v_fresh) / float(case.n or 1),
         "multipliers": held + price * saving,
     }  # fmt: skip
     if tau is not None:
         values |= {"ceiling": tau, "slackness": price * (tau - values["cost"])}
     if price > 0 and 0 < best.share < 1:
-        around = [replay_share_at_size(**case.given | {"cost_cap": tau + d}).mse for d in (-NUDGE, NUDGE)]
+        around = [replay_share_at_size(**case.given | {"cost_cap": float(tau or 0) + d}).mse for d in (-NUDGE, NUDGE)]
         values |= {"sensitivity": (around[0] - around[1]) / (2 * NUDGE), "price_where_bound": price}
     if tau is None and case.v_replay >= case.v_fresh:
         values |= {"unforced": best.share}
@@ -190,7 +191,8 @@ THEOREM = Theorem(
         Mutant(name="savings_buy_samples", kind="hypothesis", breaks=("least",), measure=budget_for_size,
                on=("bound", "bound_negative_bias", "bound_unbiased"),
                why="N fixed is a hypothesis: at a fixed budget the same shares have other errors; needs c_r < c_f and a > 0"),
-        Mutant(name="infeasible_clipped", kind="bug", breaks=("infeasible",), on=("just_infeasible", "infeasible", "same_cost_missed"),
+        Mutant(name="infeasible_clipped", kind="bug", breaks=("infeasible",),
+               on=("just_infeasible", "infeasible", "same_cost_missed"),
                plant=lambda: planted(mixing, "allowed_shares", clipped_away),
                why="a ceiling below every cost is silently raised; needs an infeasible ceiling"),
         Mutant(name="ceiling_ignored", kind="bug", breaks=("least", "share", "ceiling"), on=("bound", "bound_negative_bias"),

@@ -79,7 +79,8 @@ def measure_buffer(case: BufferCase) -> Quantities:
         g = infinite[0]
         terms = (log_law + ages * math.log(g)).exp()
         values |= {"partial": [terms[:k].sum() for k in TERMS], "linear": [k * (1 - stays) * g for k in TERMS],
-                   "reported_mean": mean_growth(case.eviction, case.capacity, case.stored, g), "infinity": float("inf")}  # fmt: skip
+                   "reported_mean": mean_growth(case.eviction, case.capacity, case.stored, g),
+                   "infinity": float("inf")}  # fmt: skip
     return values
 
 
@@ -198,7 +199,8 @@ THEOREM = Theorem(
     derive=derive,
     outcome="Check both conditions before tuning a replay ratio by iteration, and evict the oldest: random eviction has a tail.",
     mutants=(
-        Mutant(name="existence_without_convexity", kind="hypothesis", breaks=("exists",), instances=none, measure=claimed_to_exist,
+        Mutant(name="existence_without_convexity", kind="hypothesis", breaks=("exists",), instances=none,
+               measure=claimed_to_exist,
                why="where the error starts to bend down the best response leaps over the share"),
         Mutant(name="uniqueness_without_dominant_bias", kind="hypothesis", breaks=("unique",), instances=several,
                measure=claimed_unique, why="with C b^2 c_f < D_c^2 v_f more variance asks for more replay"),

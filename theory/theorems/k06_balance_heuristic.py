@@ -47,7 +47,12 @@ def measure(m: Mixture) -> Quantities:
     if bool((m.values >= 0).all()):
         found |= {"balance_here": balance.variance, "nonnegative_bound": bound}
     if m.name == "opposite_signs":
-        found |= {"signed_variance": balance.variance, "printed_bound": bound[0], "nine_fiftieths": 9 / 50, "eighteenth": 1 / 18}
+        found |= {
+            "signed_variance": balance.variance,
+            "printed_bound": bound[0],
+            "nine_fiftieths": 9 / 50,
+            "eighteenth": 1 / 18,
+        }
     if len(n) == 1:
         plain = m.values * ratio[0]
         found |= {"alone": balance.variance, "plain": (m.behaviors[0].exp() * (plain - exact) ** 2).sum() / n[0]}
@@ -78,26 +83,28 @@ def _derivation(outcomes: int, count: int, nonnegative: bool) -> Derivation:
         Step("own_ratio", [total / n[j] * p[y] / q[j][y] for j in js for y in ys], "ratio to behavior j alone, times n/n_j",
              quantity="single_weight", tex=r"\tfrac{n}{n_j} \tfrac{p}{q_j}"),
         Step("mixture", [total * p[y] / mix[y] for j in js for y in ys], "n_j q_j is one term of a sum of positive ones",
-             relation="<=", quantity="mixture_weight", tex=r"\ge \frac{p}{\sum_l (n_l/n) q_l} = \frac{p}{q_{mix}}"),
+             relation=">=", quantity="mixture_weight", tex=r"\ge \frac{p}{\sum_l (n_l/n) q_l} = \frac{p}{q_{mix}}"),
     ]  # fmt: skip
     general = [
         Step("definition", second(omega), "variance plus sum mu_j^2/n_j, for any partition", quantity="first_second",
              tex=r"Var(\omega) + \sum_j \mu_j(\omega)^2/n_j = \sum_y f^2 p^2 \sum_j \omega_j^2/(n_j q_j)"),
         Step("cauchy_schwarz", sp.Add(*[(f[y] * p[y]) ** 2 / mix[y] for y in ys]),
-             "1 = (sum_j omega_j)^2 <= sum_j omega_j^2/(n_j q_j) sum_j n_j q_j at every y", relation="<=",
+             "1 = (sum_j omega_j)^2 <= sum_j omega_j^2/(n_j q_j) sum_j n_j q_j at every y", relation=">=",
              tex=r"\ge \sum_y f^2 p^2 \big/ \textstyle\sum_j n_j q_j"),
         Step("balance", second(balance), "equality for omega_j in proportion to n_j q_j", quantity="balance_second",
              tex=r"Var(bal) + \sum_j \mu_j(bal)^2/n_j"),
     ]  # fmt: skip
     below = [
         Step("parts", parts, "what the balance heuristic subtracts", tex=r"\sum_j \mu_j(bal)^2/n_j"),
-        Step("cauchy_schwarz", mean**2 / total, "sum_j mu_j = mu, whatever the signs", relation="<=", tex=r"\ge \mu^2/n"),
+        Step(
+            "cauchy_schwarz", mean**2 / total, "sum_j mu_j = mu, whatever the signs", relation=">=", tex=r"\ge \mu^2/n"
+        ),
     ]
     above = [
         Step("parts", sp.Add(*[part(omega, j) ** 2 / n[j] for j in js]), "what the other partition subtracts",
              tex=r"\sum_j \mu_j(\omega)^2/n_j"),
         Step("least", sp.Add(*[part(omega, j) for j in js]) ** 2 / least,
-             "mu_j >= 0, since f >= 0 and omega >= 0: a sum of squares is at most the square of the sum", relation=">=",
+             "mu_j >= 0, since f >= 0 and omega >= 0: a sum of squares is at most the square of the sum", relation="<=",
              tex=r"\le \mu^2/\min_j n_j"),
         Step("mean", mean**2 / least, "the shares add up to 1", tex=r"\mu^2/\min_j n_j"),
     ]  # fmt: skip
@@ -115,7 +122,9 @@ def _derivation(outcomes: int, count: int, nonnegative: bool) -> Derivation:
         return values | {s: sp.Rational(rng.randint(0 if nonnegative else -9, 9), 4) for s in f}
 
     def bind(m: Mixture) -> Mapping[sp.Symbol, float]:
-        values = dict(zip([*p, *f, *n], [*m.target.exp().tolist(), *m.values.tolist(), *m.counts.tolist()], strict=True))
+        values = dict(
+            zip([*p, *f, *n], [*m.target.exp().tolist(), *m.values.tolist(), *m.counts.tolist()], strict=True)
+        )
         for symbols, numbers in ((q, m.behaviors.exp()), (omega, m.partitions[0])):
             values |= {symbols[j][y]: float(numbers[j, y]) for j in js for y in ys}
         return values
@@ -158,13 +167,16 @@ def instances() -> list[Mixture]:
 
 
 def signed() -> list[Mixture]:
-    """The signed law with absolute values claimed: f is -1 where it may not be."""
+    """F is 1 and -1 where f >= 0 is assumed."""
     return [opposite_signs("signed")]
 
 
 def negative_shares() -> list[Mixture]:
     """The target as an affine combination of the behaviors: shares 89 q_1/p and -88 q_2/p estimate the mean without variance."""
-    p, q = torch.tensor([0.9, 0.1], dtype=torch.float64), torch.tensor([[0.02, 0.98], [0.01, 0.99]], dtype=torch.float64)
+    p, q = (
+        torch.tensor([0.9, 0.1], dtype=torch.float64),
+        torch.tensor([[0.02, 0.98], [0.01, 0.99]], dtype=torch.float64),
+    )
     shares = torch.tensor([[89.0], [-88.0]], dtype=torch.float64) * q / p
     return [mixture("negative_shares", p.tolist(), q.tolist(), [1.0, 1.0], [1.0, 1.0], [shares.tolist()])]
 
@@ -172,7 +184,9 @@ def negative_shares() -> list[Mixture]:
 def blind_shares() -> list[Mixture]:
     """Equal shares, also of a response that the first behavior cannot draw."""
     half = [[[0.5] * 3] * 2]
-    return [mixture("blind_shares", [0.2, 0.3, 0.5], [[0.6, 0.4, 0.0], [0.2, 0.3, 0.5]], [2.0, 5.0], [1.0, 2.0, 0.5], half)]
+    return [
+        mixture("blind_shares", [0.2, 0.3, 0.5], [[0.6, 0.4, 0.0], [0.2, 0.3, 0.5]], [2.0, 5.0], [1.0, 2.0, 0.5], half)
+    ]
 
 
 def not_the_target() -> list[Mixture]:
@@ -194,8 +208,8 @@ def counts_ignored(right: Any) -> Any:
     return lambda *args: right(*args[:-1], torch.ones_like(args[-1]))
 
 
-def squared(right: Any) -> Any:
-    """Bug: shares in proportion to the squared ratios p/q_j: the behavior that draws least gets most."""
+def inverted(right: Any) -> Any:
+    """Bug: shares in proportion to n_j/q_j: the behavior that draws a response least gets most of it."""
 
     def wrong(logp_behaviors: Any, counts: Any) -> Any:
         inverse = torch.where(logp_behaviors > -torch.inf, -logp_behaviors, -torch.inf) + counts.log()[:, None]
@@ -214,7 +228,8 @@ THEOREM = Theorem(
         "omega is a partition of unity, omega >= 0, with omega_j = 0 where q_j = 0 and f p != 0; some q_j > 0 wherever f p != 0",
         "(b) f >= 0; the defensive bound: behavior 0 is the target",
     ),
-    statement="(a) p/q_mix <= (n/n_j) p/q_j, hence <= n/n_0 if q_0 = p; (b) f >= 0: Var(bal) <= Var(omega) + (1/min n_j - 1/n) mu^2; "
+    statement="(a) p/q_mix <= (n/n_j) p/q_j, hence <= n/n_0 if q_0 = p; "
+    "(b) f >= 0: Var(bal) <= Var(omega) + (1/min n_j - 1/n) mu^2; "
     "(c) any f: Var(bal) <= Var(omega) + sum_j mu_j(omega)^2/n_j - sum_j mu_j(bal)^2/n_j; "
     "(d) p/q_mix <= n/n_j without q_j = p, and (b) for signed f, are false",
     source="literature (Veach and Guibas 1995; Owen, theorem 9.8); (c) and the counterexamples: ours",
@@ -240,21 +255,21 @@ THEOREM = Theorem(
     instances=instances,
     measure=measure,
     derive=derive,
-    outcome="Keep fresh on-policy data among the replay: it caps all weights at n/n_0; it does not make the balance heuristic optimal.",
+    outcome="Keep on-policy data among the replay: it caps every weight at n/n_0; for rewards of one sign balance is near best.",
     mutants=(
         Mutant(name="signed_f", kind="hypothesis", breaks=("nonnegative",), instances=signed, measure=nonnegative_claimed,
                why="f = 1 and -1: the other partition's parts cancel in mu, so mu^2 does not bound what it subtracts"),
         Mutant(name="negative_shares", kind="hypothesis", breaks=("nonnegative",), instances=negative_shares,
                why="shares of both signs estimate f = 1 without variance; needs a target outside the behaviors' hull"),
-        Mutant(name="shares_outside_support", kind="hypothesis", breaks=("unbiased",), instances=blind_shares,
-               why="half of a response's share is lost with a behavior that never draws it"),
+        Mutant(name="shares_outside_support", kind="hypothesis", breaks=("unbiased", "signed"), instances=blind_shares,
+               why="half of a response's share is lost with a behavior that never draws it, and with its share of the variance"),
         Mutant(name="target_not_among_the_behaviors", kind="hypothesis", breaks=("defensive",), instances=not_the_target,
                why="both behaviors hardly draw what the target draws half of the time: (d)'s instance"),
-        Mutant(name="counts_ignored", kind="bug", breaks=("pooled",), on=TOLD_APART,
+        Mutant(name="counts_ignored", kind="bug", breaks=("weights", "pooled"), on=TOLD_APART,
                plant=lambda: planted(multiple_importance, "mixture_weight", counts_ignored),
                why="the mixture of all behaviors in equal parts is not what was drawn; needs unequal n_j"),
         Mutant(name="shares_inverted", kind="bug", breaks=("pooled", "nonnegative", "signed"), on=TOLD_APART,
-               plant=lambda: planted(multiple_importance, "balance_shares", squared),
+               plant=lambda: planted(multiple_importance, "balance_shares", inverted),
                why="shares in proportion to n_j/q_j: still a partition of unity, hence unbiased, and worse than any other"),
     ),
 )  # fmt: skip

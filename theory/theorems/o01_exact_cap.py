@@ -179,6 +179,11 @@ def second_moment_instead(right: Any) -> Any:
     return lambda law, n: second_moment_cap(law, n)
 
 
+def reversed_weights(right: Any) -> Any:
+    """Bug: half of the weights in reverse order for B at the weights."""
+    return lambda law: (law.values[::-1] * 0.5, right(law)[1])
+
+
 def only_constant() -> list[CapCase]:
     """Constant weights."""
     return [w for w in instances() if w.name == "on_policy"]
@@ -201,7 +206,7 @@ THEOREM = Theorem(
     claims=(
         Claim("root", "equal", "cap", "root", "the cap is 1 + (n-1) B(cap), B by quadrature"),
         Claim("optimum", "at_most", "least", "others", "no cap of a grid, no weight and no neighbor has less error"),
-        Claim("numeric", "equal", "cap", "numeric", "a bounded minimizer finds the same cap", tolerance=1e-6),
+        Claim("numeric", "equal", "cap", "numeric", "a bounded minimizer finds the same six digits", tolerance=1e-6),
         Claim("falls", "at_most", "fall_after", "fall_before", "the error falls up to the cap"),
         Claim("rises", "at_most", "rise_before", "rise_after", "and rises from it to the largest weight"),
         Claim("below", "at_most", "below", "supremum", "the cap does not exceed ess sup W"),
@@ -216,10 +221,10 @@ THEOREM = Theorem(
     instances=instances,
     measure=measure,
     derive=lambda instance: _derivation(),
-    outcome="With the law of the weights, the best cap costs one division; minimizing the second moment instead truncates on-policy data.",
+    outcome="Given the law of the weights, the best cap is one division; minimizing the second moment truncates on-policy data.",
     mutants=(
         Mutant(name="weight_is_constant", kind="hypothesis", breaks=("acts",), instances=only_constant,
-               measure=partial(measure, everywhere=True), why="at W = 1 the root 1 cuts nothing off, and any cap above is as good"),
+               measure=partial(measure, everywhere=True), why="at W = 1 the root cuts nothing off, and any cap above is as good"),
         Mutant(name="signal_is_not_constant", kind="hypothesis", breaks=("optimum", "numeric", "falls"), on=("three_atoms",),
                measure=partial(measure, signal=(1.0, -1.0, 0.2)),
                why="the signal is small where the weight is large: another cap is best (O2)"),
@@ -233,7 +238,7 @@ THEOREM = Theorem(
                why="the cap of the variant, too small everywhere and below 1 on policy"),
         Mutant(name="excess_not_integrated", kind="bug", on=("three_atoms",),
                breaks=("root", "optimum", "numeric", "falls", "second_root", "second_optimum"),
-               plant=lambda: planted(cap_exact, "excess_at_atoms", lambda right: lambda law: (law.values[::-1] * 0.5, right(law)[1])),
+               plant=lambda: planted(cap_exact, "excess_at_atoms", reversed_weights),
                why="B at the weights is not what lies above them"),
     ),
 )  # fmt: skip

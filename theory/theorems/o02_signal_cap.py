@@ -3,93 +3,26 @@
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache, partial
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import sympy as sp
-from scipy.optimize import brentq
 
 from testbed.weighting import cap_signal
 from testbed.weighting.cap_signal import CapMinimum
-from testbed.weighting.optimal_cap import capped_error, error_slopes, local_minima, optimal_cap
+from testbed.weighting.optimal_cap import local_minima, optimal_cap
 from theory.cap_slope import ERROR, LOST, PHI, SLOPE, A, C, F, G, M, N, Q, Symbols, dot, moved, random_sums, sums
 from theory.derivation import Derivation, Step
 from theory.planting import planted
-from theory.real_laws import real_law
-from theory.response_weights import response_weight
+from theory.signal_cases import SignalCase, density_root, signal_cases
 from theory.theorem import Claim, Mutant, Quantities, Theorem
 
-GRID, FINE = 500, 4000
+GRID = 500
 SLACK = 1e-12  # slopes of rounded sums
-ATOM = ([0.5, 2.0, 4.0], [0.8, 0.1, 0.1], [1.0, -1.0, 1.0], 4)
 PI = sp.Symbol("p", positive=True)  # probability of the weight c
-
-
-@dataclass(frozen=True)
-class SignalCase:
-    """Weights, probabilities, a signal per outcome (vectors as rows) and a number of draws."""
-
-    name: str
-    values: np.ndarray
-    probs: np.ndarray
-    signal: np.ndarray
-    n: int
-    slope: tuple[float, float] | None = None  # of a linear signal over a uniform weight: intercept, slope
-
-    @property
-    def law(self) -> tuple[np.ndarray, np.ndarray]:
-        """Weights and probabilities."""
-        return self.values, self.probs
-
-    def error(self, cap: float) -> float:
-        """Library's mean squared error of a cap."""
-        return capped_error(*self.law, cap=cap, n=self.n, signal=self.signal).mse
-
-    def slopes(self, cap: float) -> tuple[float, float]:
-        """Library's left and right derivative of it."""
-        return error_slopes(*self.law, cap=cap, n=self.n, signal=self.signal)
-
-    @property
-    def caps(self) -> np.ndarray:
-        """Caps at which slopes are compared with the derivation: between the weights, and at some of them."""
-        knots = np.unique(self.values)[:: max(1, len(self.values) // 8)]
-        return np.concatenate([knots[knots > 0], (knots[1:] + knots[:-1]) / 2])
-
-
-def case(name: str, values: Any, probs: Any, signal: Any, n: int) -> SignalCase:
-    """Build a case from lists."""
-    return SignalCase(name, *(np.asarray(x, dtype=np.float64) for x in (values, probs, signal)), n)
-
-
-def uniform_case(low: float, high: float, n: int) -> SignalCase:
-    """W uniform on [0, 2], f(w) = low at 0 to high at 2, on a fine grid of equally likely weights."""
-    w = (np.arange(FINE) + 0.5) * 2 / FINE
-    slope = (high - low) / 2
-    return SignalCase("density", w, np.full(FINE, 1 / FINE), low + slope * w, n, (low, slope))
-
-
-def recorded_case() -> SignalCase:
-    """Weights of a recorded token; the signal is 1 for every other word, in order of the target's probability, and -1 else."""
-    found = real_law(2, "v1_int8_dynamic")
-    w = response_weight(found.batch).numpy()
-    return SignalCase("recorded", w, found.law.probs.numpy(), np.where(np.arange(len(w)) % 2, -1.0, 1.0), 64)
-
-
-def instances() -> list[SignalCase]:
-    """Several minima, a minimum at a weight without any root, no cap, the cap 0, vectors, constants, a density, real weights."""
-    three = ([0.0, 1.0, 5.0], [0.4, 0.5, 0.1])
-    return [
-        case("several_minima", *three, [1.0, 1.0, 0.2], 4),
-        case("atom_without_root", *ATOM),
-        case("no_cap", *three, [1.0, 1.0, 0.1], 10),
-        case("zero", [0.5, 1.5], [0.5, 0.5], [3.0, -1.0], 10),
-        case("vector", [0.25, 1.0, 3.0], [0.5, 0.3125, 0.1875], [[1.0, 0.0], [0.5, -1.0], [1.0, 2.0]], 9),
-        case("constant", *three, [1.0, 1.0, 1.0], 20),
-        uniform_case(1.0, 0.5, 10),
-        recorded_case(),
-    ]
 
 
 def choose(instance: SignalCase, minima: tuple[CapMinimum, ...], how: str) -> float:
@@ -142,7 +75,7 @@ def counterexamples(instance: SignalCase, minima: tuple[CapMinimum, ...], cap: f
     if instance.name == "atom_without_root":
         knots = np.concatenate([[0.0], np.unique(instance.values)])
         inside = np.array([[instance.slopes(float(c))[side] for c, side in ((low, 1), (high, 0))]
-                           for low, high in zip(knots[:-1], knots[1:], strict=True)])  # fmt: skip
+                           for low, high in pairwise(knots)])  # fmt: skip
         left, right = instance.slopes(cap) if cap < np.inf else (0.0, 0.0)
         return {"atom": cap, "half": 0.5, "steep_left": left, "steep_right": right, "level": 0.0,
                 "sign_changes": -(inside[:, 0] * inside[:, 1]), "roots_between": 0.0}  # fmt: skip
@@ -155,22 +88,6 @@ def counterexamples(instance: SignalCase, minima: tuple[CapMinimum, ...], cap: f
     return {}
 
 
-def density_root(start: float, rise: float, n: int) -> float:
-    """Root of the stationarity condition for W uniform on [0, 2] and f = start + rise W, integrals of polynomials."""
-
-    def above(k: int, c: float) -> float:  # E[W^k; W > c]
-        return (2 ** (k + 1) - c ** (k + 1)) / (2 * (k + 1))
-
-    def condition(c: float) -> float:
-        f, wf = start * above(0, c) + rise * above(1, c), start * above(1, c) + rise * above(2, c)
-        square = start**2 * above(0, c) + 2 * start * rise * above(1, c) + rise**2 * above(2, c)
-        whole = start * above(1, 0.0) + rise * above(2, 0.0)
-        bias = wf - c * f
-        return -bias * f + (c * square - (whole - bias) * f) / n
-
-    return brentq(condition, 0.5, 1.99, xtol=1e-14)
-
-
 def _bind(instance: SignalCase) -> Symbols:
     """Sums over the outcomes, from the definition, at the caps of the slopes, at the last root and at the second weight."""
     law = (instance.values, instance.probs, instance.signal)
@@ -180,7 +97,7 @@ def _bind(instance: SignalCase) -> Symbols:
     at_atom = sums(*law, [atom])
     signal = instance.signal.reshape(len(instance.values), -1)[instance.values == atom][0]
     phi = [*signal, 0.0][:2]
-    values = {x: v for x, v in right.items()} | {marked(x, "l"): v for x, v in left.items()}
+    values = right | {marked(x, "l"): v for x, v in left.items()}
     values |= {marked(x, "r"): v[0] for x, v in root.items()} | {marked(x, "a"): v[0] for x, v in at_atom.items()}
     values |= {marked(C, "a"): atom, PI: instance.probs[instance.values == atom].sum()}
     return values | dict(zip(PHI, phi, strict=True)) | {C: instance.caps, N: float(instance.n), G: 0.0}
@@ -188,7 +105,7 @@ def _bind(instance: SignalCase) -> Symbols:
 
 def marked(x: sp.Symbol, mark: str) -> sp.Symbol:
     """The same sum at another place."""
-    return sp.Symbol(f"{x.name}_{mark}", **{k: v for k, v in x._assumptions_orig.items()})
+    return sp.Symbol(f"{x.name}_{mark}", **x._assumptions_orig)
 
 
 def at(expr: sp.Expr, mark: str) -> sp.Expr:
@@ -221,7 +138,9 @@ def _derivation() -> Derivation:
     before = {**{f: f + PI * phi for f, phi in zip(F, PHI, strict=True)},
               **{a: a + PI * C * phi for a, phi in zip(A, PHI, strict=True)},
               **{m: m - PI * C * phi for m, phi in zip(M, PHI, strict=True)}, Q: Q + PI * dot(PHI, PHI)}  # fmt: skip
-    jump = 2 * PI * (dot(LOST, PHI) + (dot([m + C * f for m, f in zip(M, F, strict=True)], PHI) - C * dot(PHI, PHI)) / N)
+    jump = (
+        2 * PI * (dot(LOST, PHI) + (dot([m + C * f for m, f in zip(M, F, strict=True)], PHI) - C * dot(PHI, PHI)) / N)
+    )
     kink = [
         Step("jump", at(SLOPE - SLOPE.xreplace(before), "a"), "right slope minus left slope at a weight c of probability p",
              tex=r"\partial_+ - \partial_-"),
@@ -238,9 +157,9 @@ def _derivation() -> Derivation:
     return Derivation([slopes, left, root, zero, kink], point, _bind)
 
 
-def kept(*names: str) -> list[SignalCase]:
+def only(*names: str) -> list[SignalCase]:
     """Instances of these names."""
-    return [w for w in instances() if w.name in names]
+    return [w for w in signal_cases() if w.name in names]
 
 
 def summed(right: Any) -> Any:
@@ -296,29 +215,30 @@ THEOREM = Theorem(
         Claim("no_root", "at_most", "sign_changes", "roots_between", "and between two weights the slope never changes sign"),
         Claim("constant", "equal", "as_constant", "exact_cap", "a constant signal gives O1's cap"),
         Claim("ends", "equal", "end", "named_end", "no cap, or the estimator 0, can be best"),
-        Claim("density", "equal", "grid_cap", "density_root", "a density's condition holds in the limit of many weights", tolerance=1e-4),
+        Claim("density", "equal", "grid_cap", "density_root", "a density's condition, to four digits", tolerance=1e-4),
     ),
-    instances=instances,
+    instances=signal_cases,
     measure=measure,
     derive=lambda instance: _derivation(),
     outcome="Look at every weight, every gap between weights, 0 and no cap: one call of a root-finder can return a cap that is "
     "worse than none.",
     mutants=(
-        Mutant(name="roots_only", kind="hypothesis", breaks=("best", "listed", "left", "at_an_atom", "falls_to_it", "rises_from_it"),
-               instances=lambda: kept("atom_without_root"), measure=partial(measure, how="roots_only"),
+        Mutant(name="roots_only", kind="hypothesis",
+               breaks=("best", "listed", "left", "at_an_atom", "falls_to_it", "rises_from_it"),
+               instances=lambda: only("atom_without_root"), measure=partial(measure, how="roots_only"),
                why="the density dropped: with atoms the stationarity condition has no root, and 'no cap' is what remains"),
         Mutant(name="one_root_finding_call", kind="hypothesis", breaks=("best", "listed"),
-               instances=lambda: kept("several_minima"), measure=partial(measure, how="first_root"),
+               instances=lambda: only("several_minima"), measure=partial(measure, how="first_root"),
                why="the first root is a local minimum, not the least"),
         Mutant(name="root_finder_in_the_library", kind="bug", breaks=("best", "listed"),
-               instances=lambda: kept("several_minima"),
+               instances=lambda: only("several_minima"),
                plant=lambda: planted(cap_signal, "signal_cap", first_stationary_point),
                why="needs two minima, the first one worse"),
         Mutant(name="mean_square_for_variance", kind="bug", breaks=("best", "minima", "right", "constant"),
-               instances=lambda: kept("constant"),
+               instances=lambda: only("constant"),
                plant=lambda: planted(cap_signal.Pieces, "stationary", no_cross_term),
                why="the squared mean is forgotten; the cap comes out too small"),
-        Mutant(name="components_added", kind="bug", breaks=("best",), instances=lambda: kept("vector"),
+        Mutant(name="components_added", kind="bug", breaks=("best", "minima", "left"), instances=lambda: only("vector"),
                plant=lambda: planted(cap_signal, "pieces", summed),
                why="a vector signal becomes the sum of its components; needs components that do not vanish together"),
     ),

@@ -1,0 +1,499 @@
+# ---
+# jupyter:
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # How much replay is optimal?
+#
+# **Question.** A stored response costs a fraction of a fresh one. It was drawn by an older policy, so its weight makes it
+# vary more, and a capped weight leaves it biased. *Which share of the batch should be replay? And when is the answer not
+# simply all or nothing?*
+#
+# | symbol | meaning |
+# |---|---|
+# | $a$ | the **share** of replay: exactly $aN$ of $N$ independent responses, in one unweighted mean |
+# | $v_f, v_r$ | variance of one fresh, of one replayed term; $D_v = v_r - v_f$ |
+# | $c_f, c_r$ | cost of one fresh, of one replayed response; $D_c = c_f - c_r$ |
+# | $b$ | the **bias** of a replayed term: what its weight leaves uncorrected |
+# | $C$ | the **budget**: it buys $N = C / (a c_r + (1-a) c_f)$ responses |
+#
+# $$\mathrm{MSE}(a) = \underbrace{a^2 b^2}_{\text{bias}} + \underbrace{(a v_r + (1-a) v_f)}_{\text{variance of one}}
+# \underbrace{(a c_r + (1-a) c_f) / C}_{1/N}$$
+#
+# Everything below is exact: each response is listed with its probability, and nothing is sampled.
+
+# %%
+from dataclasses import replace
+from functools import lru_cache
+
+import torch
+from classroom import Choice, Control, fast, grid, png, reveal, say, show, table
+
+import testbed
+from figures.style import COLORS, drawing
+from testbed.estimators.mixing import optimal_replay_share, replay_share_at_size
+from testbed.estimators.pareto_front import pareto_front
+from testbed.estimators.replay_mse import mse_at_budget, sources
+from testbed.exact.group_updates import group_compositions
+from testbed.policies.families import steps_behind
+from testbed.rollout.replay_ages import age_law, mean_growth
+from theory import break_mutant
+from theory.records.equilibrium import ONE, response
+from theory.theorems import k05_replay_equilibrium as k5
+
+TIGHT = 1e-12
+BLACK, BLUE, ORANGE, GREY = COLORS[0], COLORS[3], COLORS[4], "#888888"
+
+# %% [markdown]
+# ## Where the five numbers come from
+#
+# The training run of notebook 02: four tokens, reward one for at least three times token 1. The target is the last
+# checkpoint; replay was drawn some updates earlier and is weighted by the product of its ratios, perhaps capped. Variances and
+# biases are those of one response's gradient term, in multiples of the gradient's squared length and of its length.
+
+# %%
+HORIZON, UPDATES, RATE = 4, 8, 1.0
+task = testbed.PrefixTree(2, HORIZON, [float(f"{code:04b}".count("1") >= 3) for code in range(2**HORIZON)])
+checkpoints = [testbed.TabularPolicy.random(2, HORIZON, seed=0, scale=0.5)]
+for _ in range(UPDATES):
+    now = checkpoints[-1]
+    checkpoints.append(testbed.TabularPolicy(now.logits + RATE * testbed.exact_gradient(task, now)))
+pi = checkpoints[-1]
+gradient = testbed.exact_gradient(task, pi)
+CAPS = {"1.75": 1.75, "2": 2.0, "3": 3.0, "no cap": None}
+
+
+@lru_cache
+def drawn(age, cap):
+    """The law of responses `age` updates old, and the gradient term of each, in multiples of the gradient's length."""
+    law = testbed.enumerate_law(task, pi, testbed.PrefixSchedule((steps_behind(checkpoints, age),), testbed.one()))
+    limit = CAPS[cap]
+    w = (
+        testbed.weigh("sequence_product", law.batch)
+        if limit is None
+        else testbed.weigh("seq_tis", law.batch, cap=limit)
+    )
+    return law, testbed.gradient_terms(law.batch, w, pi) / gradient.norm()
+
+
+@lru_cache
+def one_term(age, cap):
+    """Bias and variance of one response's term."""
+    m = testbed.moments(*drawn(age, cap))
+    return float((m.mean - gradient / gradient.norm()).norm()), float(m.variance.sum())
+
+
+V_FRESH = one_term(0, "no cap")[1]
+AGES = [1, 2, 4, 6, 8]
+table(
+    ["updates since it was drawn", *[f"{what}, {cap}" for cap in ("no cap", "cap 2") for what in ("bias", "variance")]],
+    [
+        [
+            age,
+            *[
+                f"{x:.3f}" if i == 0 else f"{x:.1f}"
+                for cap in ("no cap", "2")
+                for i, x in enumerate(one_term(age, cap))
+            ],
+        ]
+        for age in AGES
+    ],
+)
+say(f"A fresh term has variance {V_FRESH:.1f} and no bias.")
+
+# %%
+assert one_term(0, "no cap")[0] < TIGHT
+assert all(one_term(age, "no cap")[0] < TIGHT for age in AGES)  # S2: the full product is unbiased
+assert [round(one_term(age, "no cap")[1], 1) for age in (0, 1, 8)] == [25.2, 26.3, 65.0]
+assert [round(x, 3) for x in one_term(8, "2")] == [0.574, 39.142]
+
+# %% [markdown]
+# **Is the formula the error?** Two fresh and two replayed responses: every batch of four, with its probability.
+
+# %%
+OLD = (8, "2")
+batches = group_compositions([(drawn(0, "no cap")[0], 2), (drawn(*OLD)[0], 2)])
+terms = torch.cat([drawn(0, "no cap")[1], drawn(*OLD)[1]])
+miss = terms[batches.index].mean(1) - gradient / gradient.norm()
+counted = float(batches.expect((miss**2).flatten(1).sum(1)))
+given = sources(V_FRESH, one_term(*OLD)[1], 1.0, 0.5, one_term(*OLD)[0])
+stated = mse_at_budget(given, 3.0).at(0.5)  # 2 fresh at cost 1 and 2 replayed at cost 0.5
+say(f"{len(batches.probs):,} batches; error counted out: **{counted:.4f}**, by the formula: **{stated:.4f}**.")
+
+# %%
+assert abs(counted - stated) < 1e-10
+assert len(batches.probs) == 18496
+
+# %% [markdown]
+# ## Your prediction
+#
+# Replay varies a little more than fresh ($v_f = 1$, $v_r = 1.25$), costs a quarter ($c_f = 1$, $c_r = 1/4$) and has bias
+# $b = 1/4$. A budget of $C = 16$ asks for about 31 percent of replay. **You get four times the budget. Which share is best
+# now?** A number between 0 and 1.
+
+# %%
+prediction = None  # the best share of replay at C = 64
+
+# %%
+SMALL = {"v_fresh": 1.0, "v_replay": 1.25, "cost_fresh": 1.0, "cost_replay": 0.25, "bias": 0.25}
+before, after = (optimal_replay_share(**SMALL, budget=budget) for budget in (16, 64))
+reveal(
+    prediction,
+    after.share,
+    f"It was {before.share:.4f}. More responses average the variance away, and leave the bias: the richer you are, "
+    "the less replay. $a^* = (D_c v_f - D_v c_f) / (2 (C b^2 - D_v D_c))$, clipped to $[0, 1]$ (theorem K1).",
+)
+
+# %%
+assert abs(before.share - 4 / 13) < TIGHT
+assert abs(after.share - 4 / 61) < TIGHT
+assert before.regime == after.regime == "interior"
+
+# %% [markdown]
+# ## Turn the knobs
+#
+# Left: the two parts of the error, and the best share. Right: how the best share depends on the budget. Take the cap away:
+# what becomes of the optimum?
+
+# %%
+SHARES = grid(0.0, 1.0, 100)
+BUDGETS = [2.0**k for k in ((2, 5, 12) if fast() else range(2, 13))]
+FINE = [2.0 ** (k / 8) for k in range(16, 97)]
+REGIMES = {
+    "none": "no replay at all",
+    "all": "nothing but replay",
+    "tie": "both ends are equally good",
+    "interior": "a mixture is best",
+}
+
+
+def mix(age, cap, cost, budget):
+    """The mixing problem of the run: replay `age` updates old, under a cap, at a cost."""
+    b, v = one_term(age, cap)
+    return {"v_fresh": V_FRESH, "v_replay": v, "cost_fresh": 1.0, "cost_replay": cost, "bias": b, "budget": budget}
+
+
+def draw_mixing(age, cap, cost, budget):
+    """Draw the error against the share, in its two parts, and the best share against the budget."""
+    problem = mix(age, cap, cost, budget)
+    best = optimal_replay_share(**problem)
+    error = mse_at_budget(
+        sources(*[problem[k] for k in ("v_fresh", "v_replay", "cost_fresh", "cost_replay", "bias")]), budget
+    )
+    bias2 = [(a * problem["bias"]) ** 2 for a in SHARES]
+    total = [error.at(a) for a in SHARES]
+    with drawing("page", 3.1, ncols=2) as (figure, axes):
+        axes[0].fill_between(SHARES, 0, bias2, color=ORANGE, alpha=0.55, linewidth=0, label="bias²")
+        axes[0].fill_between(SHARES, bias2, total, color=BLUE, alpha=0.3, linewidth=0, label="variance / N")
+        axes[0].plot(SHARES, total, color=BLACK, label="error")
+        axes[0].plot(
+            [best.share], [best.mse], "o", color=BLACK, markersize=7, clip_on=False, zorder=4, label="best share"
+        )
+        axes[0].set(xlim=(0, 1), ylim=(0, 1.25 * max(total)), xlabel="replay share a")
+        axes[0].set_ylabel("mean squared error / gradient²")
+        axes[0].set_title(f"{REGIMES[best.regime]}: a = {best.share:.3f}")
+        shares = [optimal_replay_share(**{**problem, "budget": c}).share for c in FINE]
+        axes[1].plot(FINE, shares, color=BLACK)
+        axes[1].plot([budget], [best.share], "o", color=BLACK, markersize=7, clip_on=False, zorder=4)
+        axes[1].set_xscale("log", base=2)
+        axes[1].set(ylim=(-0.03, 1.03), xlim=(FINE[0], FINE[-1]), xlabel="budget C (in fresh responses)")
+        axes[1].set_ylabel("best share of replay")
+        axes[1].set_title(
+            f"b = {problem['bias']:.3f}, $v_r/v_f$ = {problem['v_replay'] / V_FRESH:.2f}, $c_r$ = {cost:g}"
+        )
+        figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=4)
+        picture = png(figure)
+    held = {name: value for name, value in best.multipliers.items() if value > 0}
+    prices = ", ".join(f"multiplier of {name}: {value:.3g}" for name, value in held.items()) or "all multipliers 0"
+    ends = f"error {best.mse:.3f}; without replay {error.at(0):.3f}, with nothing else {error.at(1):.3f}"
+    return picture, f"best share <b>{best.share:.4f}</b> ({best.regime}; {prices}); {ends}"
+
+
+knobs = Control(
+    draw_mixing,
+    age=Choice("updates since replay was drawn", [1, 4, 8] if fast() else range(1, UPDATES + 1), 8),
+    cap=Choice("cap on the weight", list(CAPS), "1.75"),
+    cost=Choice(
+        "cost of a replayed response", [0.1, 0.4, 0.9] if fast() else [0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9], 0.4
+    ),
+    budget=Choice("budget C", BUDGETS, 32.0),
+)
+knobs.show()
+
+# %%
+for age in AGES:
+    for cost in (0.1, 0.5, 0.9):
+        ladder = [optimal_replay_share(**mix(age, "2", cost, c)) for c in FINE]
+        for best, c in zip(ladder, FINE, strict=True):
+            problem = mix(age, "2", cost, c)
+            ends = [problem["bias"] ** 2 + problem["v_replay"] * cost / c, V_FRESH / c]
+            assert best.mse <= min(ends) + TIGHT
+            assert all(m == 0 for m in best.multipliers.values()) or best.regime != "interior"
+        assert all(b.share <= a.share + TIGHT for a, b in zip(ladder, ladder[1:], strict=False))  # richer: less replay
+        for c in BUDGETS:  # K4: without a cap there is no bias, and no mixture
+            assert optimal_replay_share(**mix(age, "no cap", cost, c)).share in (0.0, 1.0)
+assert optimal_replay_share(**mix(8, "1.75", 0.4, 32.0)).regime == "interior"
+
+# %% [markdown]
+# ## Your prediction
+#
+# Now replay is unbiased ($b = 0$), costs half ($c_r = 1/2$) and varies $2.5$ times as much ($v_f = 1$, $C = 3$). Somebody sets
+# the derivative of the error to zero and finds $a = 2/3$. **Which share is best?**
+
+# %%
+prediction = None  # the best share of unbiased replay
+
+# %%
+UNBIASED = {"v_fresh": 1.0, "v_replay": 2.5, "cost_fresh": 1.0, "cost_replay": 0.5, "bias": 0.0}
+corner = optimal_replay_share(**UNBIASED, budget=3)
+curve = mse_at_budget(sources(**UNBIASED), 3)
+vertex = -curve.linear / (2 * curve.square)
+reveal(
+    prediction,
+    corner.share,
+    f"At a = {vertex:.4f} the error is {curve.at(vertex):.4f}, the *largest* of all mixtures; without replay it is "
+    f"{corner.mse:.4f}. Without a bias the error is the product of two straight lines, one rising and one falling: it bends "
+    "down, and the source with the smaller product of variance and cost gets everything (theorem K4).",
+)
+
+# %%
+assert corner.share == 0 and corner.curvature < 0
+assert abs(vertex - 2 / 3) < TIGHT and abs(curve.at(vertex) - 4 / 9) < TIGHT and abs(corner.mse - 1 / 3) < TIGHT
+assert all(curve.at(a) <= curve.at(vertex) + TIGHT for a in SHARES)
+
+# %% [markdown]
+# ## What makes a mixture optimal
+#
+# A bias, a limited pool, or a ceiling on what one response may cost (a throughput to be met). A **multiplier** is the price of
+# a constraint: how much the error falls per unit by which it is loosened. It is zero where the constraint does not bind.
+
+# %%
+CASES = {
+    "nothing (b = 0)": optimal_replay_share(**UNBIASED, budget=3),
+    "a bias": optimal_replay_share(**SMALL, budget=16),
+    "a pool of 6 stored responses": optimal_replay_share(
+        v_fresh=1, v_replay=1.5, cost_fresh=1, cost_replay=0.25, bias=0, budget=10, pool=6
+    ),
+    "a ceiling of 0.8 on the cost of one": optimal_replay_share(
+        v_fresh=1, v_replay=4, cost_fresh=1, cost_replay=0.5, bias=0, budget=10, cost_cap=0.8
+    ),
+    "4 responses, a ceiling of 0.75 (K2)": replay_share_at_size(
+        v_fresh=1, v_replay=2, cost_fresh=1, cost_replay=0.5, bias=0.5, n=4, cost_cap=0.75
+    ),
+}
+table(
+    ["what asks for a mixture", "best share", "regime", "multipliers that are not 0"],
+    [
+        [
+            name,
+            f"{best.share:.4f}",
+            best.regime,
+            ", ".join(f"{k}: {v:.4f}" for k, v in best.multipliers.items() if v) or "-",
+        ]
+        for name, best in CASES.items()
+    ],
+)
+
+# %%
+found = list(CASES.values())
+assert [best.regime for best in found] == ["none", "interior", "pool_bound", "cost_bound", "cost_bound"]
+assert all(abs(best.share - a) < TIGHT for best, a in zip(found, (0, 4 / 13, 6 / 14.5, 0.4, 0.5), strict=True))
+assert abs(found[4].multipliers["cost_cap"] - 1) < TIGHT
+loosened = [replay_share_at_size(v_fresh=1, v_replay=2, cost_fresh=1, cost_replay=0.5, bias=0.5, n=4, cost_cap=0.75 + d).mse
+            for d in (-1e-3, 1e-3)]  # fmt: skip
+assert abs((loosened[0] - loosened[1]) / 2e-3 - 1) < 1e-9  # a multiplier is a price
+
+# %% [markdown]
+# ## Points that no weighted sum finds
+#
+# Error is one objective, cost per response (throughput) another. A usual recipe minimizes $\mathrm{MSE} + \lambda \cdot$ cost
+# and sweeps $\lambda$. With a fixed *number* of responses this finds every Pareto point. With a fixed *budget* the error may
+# bend down; the sweep then jumps from no replay to all replay, and misses shares that nothing beats.
+
+# %%
+FRONTS = {
+    "fixed number of responses": pareto_front(v_fresh=1, v_replay=4, cost_fresh=1, cost_replay=0.5, bias=0.5, n=10),
+    "fixed budget": pareto_front(v_fresh=1, v_replay=4, cost_fresh=1, cost_replay=0.5, bias=0.1, budget=10),
+}
+SWEEP = [0.05 * k for k in range(61)]
+swept = {name: sorted({a for w in SWEEP for a in front.weighted_sum(w)}) for name, front in FRONTS.items()}
+with drawing("page", 3.1, ncols=2) as (figure, axes):
+    for ax, (name, front) in zip(axes, FRONTS.items(), strict=True):
+        shares = [k / 400 for k in range(401)]
+        cost, error = [front.given.cost(a) for a in shares], [front.error.at(a) for a in shares]
+        ax.plot(cost, error, color=GREY, linewidth=1, label="every share")
+        kept = [(c, e) if front.optimal(a) else (c, float("nan")) for a, c, e in zip(shares, cost, error, strict=True)]
+        ax.plot(*zip(*kept, strict=True), color=BLUE, linewidth=3, label="Pareto-optimal")
+        ends = [(front.given.cost(a), front.error.at(a)) for a in (0.0, 1.0)]
+        ax.plot(*zip(*ends, strict=True), color=ORANGE, linestyle="--", label="straight between the ends")
+        here = [(front.given.cost(a), front.error.at(a)) for a in swept[name]]
+        ax.plot(*zip(*here, strict=True), "o", color=BLACK, markersize=4, linestyle="none", zorder=4,
+                label="returned by the sweep")  # fmt: skip
+        ax.set(xlabel="cost of one response", title=f"{name}: the sweep returns {len(swept[name])} shares")
+    axes[0].set_ylabel("mean squared error")
+    tall = FRONTS["fixed budget"]
+    low, high = tall.error.at(0.5) - tall.gap(0.5), tall.error.at(0.5)
+    axes[1].annotate("", (0.75, high), (0.75, low), arrowprops={"arrowstyle": "<->", "shrinkA": 0, "shrinkB": 0})
+    axes[1].annotate(f"gap {tall.gap(0.5):.3f}", (0.742, 0.9 * high + 0.1 * low), fontsize=7, ha="right", va="center")
+    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=4)
+    show(png(figure))
+start, stop = tall.pieces[0].low, tall.pieces[0].high
+middle = tall.at_cost(0.75)
+say(
+    f"Right: the shares from {start:g} up to {stop:.3f}, and 1, are Pareto-optimal; the sweep returns {swept['fixed budget']}. "
+    f"A *ceiling* on cost finds the others: at most 0.75 per response gives a = {middle:g} (theorem K3)."
+)
+
+# %%
+assert swept["fixed budget"] == [0.0, 1.0] and len(swept["fixed number of responses"]) > 15
+assert tall.optimal(0.5) and not tall.is_supported(0.5) and abs(tall.gap(0.5) - 0.035) < TIGHT
+assert abs(middle - 0.5) < TIGHT and round(stop, 3) == 0.786 and not tall.optimal(0.9)
+assert all(FRONTS["fixed number of responses"].gap(a) == 0 for a in swept["fixed number of responses"])
+
+# %% [markdown]
+# ## When replay ages
+#
+# Replay more, and less is stored: what you replay gets older, and its variance $V(a)$ grows. A share is an **equilibrium** if
+# it is the best one for the variance it causes itself. Below $V(a) = v_f (1 + g (\mathrm{age} - 1))$ with age $1/(1-a)$, up to
+# a largest one. Right: a trainer that keeps setting the share to what was best for the last one.
+
+# %%
+AGING = {"one": ONE, **{case.name: case for case in k5.equilibria() if case.name in ("two", "three", "none")}}
+POINTS = 60 if fast() else 240
+ROUNDS = 200
+
+
+@lru_cache
+def settled(name, growth):
+    """The aging problem with its growth multiplied, and what the library finds."""
+    case = replace(AGING[name], growth=AGING[name].growth * growth)
+    return case, case.found
+
+
+def draw_aging(name, growth, start):
+    """Draw the best response, its fixed points, and the staircase from a share."""
+    case, found = settled(name, growth)
+    path = [start]
+    for _ in range(ROUNDS):
+        path.append(response(case, path[-1]))
+    with drawing("page", 3.3, ncols=2) as (figure, axes):
+        axes[0].plot([0, 1], [0, 1], color=GREY, linewidth=0.8)
+        edges = [0.0, *found.jumps, 1.0]
+        for i, (left, right) in enumerate(zip(edges, edges[1:], strict=False)):
+            xs = [left + 1e-9 + (right - left - 2e-9) * k / POINTS for k in range(POINTS + 1)]
+            ys = [response(case, x) for x in xs]
+            axes[0].plot(xs, ys, color=BLUE, clip_on=False, label=None if i else "best share for V(a)")
+            torn = [(xs[j], ys[j]) for j, edge in ((0, left), (-1, right)) if edge in found.jumps]
+            for x, y in torn:
+                axes[0].plot([x], [y], "o", color=BLUE, markerfacecolor="white", markersize=5, clip_on=False, zorder=3)
+        axes[0].plot(found.shares, found.shares, "o", color=ORANGE, markersize=8, linestyle="none", zorder=4,
+                     clip_on=False, label="equilibrium")  # fmt: skip
+        axes[0].set(xlim=(0, 1), ylim=(0, 1), aspect="equal", xlabel="share in use", ylabel="best share")
+        axes[0].set_title(
+            {0: "no equilibrium", 1: "one equilibrium"}.get(len(found.shares), f"{len(found.shares)} equilibria")
+        )
+        for a in found.shares:
+            axes[1].axhline(a, color=ORANGE, linewidth=4, alpha=0.4)
+        axes[1].plot(
+            path[:31], "o-", color=BLACK, markersize=3, linewidth=0.8, clip_on=False, label="setting it again and again"
+        )
+        still = abs(path[-1] - path[-2]) < 1e-6
+        moving = f"settles at {path[-1]:.3f}" if still else "never settles"
+        axes[1].set(xlim=(0, 30), ylim=(0, 1), xlabel="round", ylabel="share in use")
+        axes[1].set_title(f"set again and again from {start:g}: {moving}")
+        handles = [
+            line
+            for ax in axes
+            for line in ax.get_legend_handles_labels()[0]
+            if found.shares or line.get_label() != "equilibrium"
+        ]
+        figure.legend(handles=handles, loc="outside lower center", ncols=3)
+        picture = png(figure)
+    shares = ", ".join(f"{a:.4f}" for a in found.shares) or "none"
+    promised = f"existence {'' if found.existence_guaranteed else 'not '}guaranteed, uniqueness " + (
+        "guaranteed" if found.uniqueness_guaranteed else "not guaranteed"
+    )
+    return picture, f"equilibria: <b>{shares}</b> ({promised}); from {start:g}: {moving}"
+
+
+aging = Control(
+    draw_aging,
+    name=Choice("problem", list(AGING), "none"),
+    growth=Choice("growth of the variance, times", [0.0, 1.0, 2.0] if fast() else [0.25 * k for k in range(9)], 1.0),
+    start=Choice("share to start from", [0.1 * k for k in ((1, 5, 9) if fast() else range(1, 10))], 0.5),
+)
+aging.show()
+
+# %%
+counts = {name: len(settled(name, 1.0)[1].shares) for name in AGING}
+assert counts == {"one": 1, "two": 2, "three": 3, "none": 0}
+for name in AGING:
+    case, equilibria = settled(name, 1.0)
+    assert all(abs(response(case, a) - a) < 1e-9 for a in equilibria.shares)
+    assert not equilibria.existence_guaranteed or equilibria.shares  # K5
+    assert settled(name, 0.0)[1].verdict == "one"  # nothing ages: K1
+assert settled("none", 1.0)[1].jumps
+
+# %% [markdown]
+# **Who leaves the buffer matters.** A buffer of 16 responses, two of them stored per step: first in, first out keeps ages
+# below a bound; if a random one leaves, ages have a geometric tail. When each step of age multiplies the variance, that tail
+# can make the mean infinite.
+
+# %%
+ages = {who: age_law(who, 16, 2, 4000) for who in ("fifo", "random")}
+mean_age = {who: float((law * torch.arange(1, 4001)).sum()) for who, law in ages.items()}
+run = float(sum(p * one_term(age, "no cap")[1] for age, p in enumerate(ages["fifo"][:UPDATES].tolist(), 1)))
+table(
+    ["who leaves", "mean age", "oldest", *[f"mean of {g:g}^age" for g in (1.05, 1.1, 1.15)]],
+    [
+        [who, f"{mean_age[who]:.2f}", int((ages[who] > 0).sum()) if who == "fifo" else "-",
+         *[f"{mean_growth(who, 16, 2, g):.2f}" for g in (1.05, 1.1, 1.15)]]
+        for who in ages
+    ],
+)  # fmt: skip
+say(
+    f"In the run above, first in, first out and no cap: a replayed term varies {run / V_FRESH:.2f} times as much as a fresh one."
+)
+
+# %%
+assert abs(mean_age["fifo"] - 4.5) < TIGHT and abs(mean_age["random"] - 1 / (1 - (15 / 16) ** 2)) < 1e-9
+assert int((ages["fifo"] > 0).sum()) == 8
+assert mean_growth("random", 16, 2, 1.15) == float("inf") and mean_growth("random", 16, 2, 1.1) < float("inf")
+assert round(run / V_FRESH, 2) == 1.58
+
+# %% [markdown]
+# ## Decided, not believed
+#
+# ```
+# python -m theory show K1
+# python -m theory break K1:bernoulli_allocation
+# python -m theory break K3:gap_zero_at_a_budget
+# python -m theory break K4:bias_allowed
+# python -m theory break K5:existence_without_convexity
+# ```
+
+# %%
+mutants = [("K4", "bias_allowed"), ("K3", "gap_zero_at_a_budget"), ("K5", "existence_without_convexity")]
+broken = {name: break_mutant(theorem, name) for theorem, name in mutants[: 1 if fast() else None]}
+table(
+    ["claim", "verdict", "off by"],
+    [[name, "refuted" if m.killed else "survived", f"{m.margin:.3f}"] for name, m in broken.items()],
+)
+
+# %%
+assert all(m.killed for m in broken.values())
+
+# %% [markdown]
+# ## Take away
+#
+# * Bias does not average out: a larger budget wants *less* replay.
+# * Without a bias, a pool limit or a throughput to meet, the best share is 0 or 1, and the stationary formula returns the
+#   *worst* mixture. Check the bend, $C b^2 > D_v D_c$.
+# * Tune the share under a ceiling on cost; sweeping a weight can jump over the whole front.
+# * If replay ages with the share there may be no equilibrium, or several. Setting the share again and again cannot tell.
+#
+# **Try.** Replay each response with probability $a$ instead of exactly $aN$ of them. What is added to the error? (K1)
