@@ -25,7 +25,7 @@ APART := not gpu and not browser and not repro
 help:
 	@echo "make TARGET, where TARGET is one of"
 	@echo "  venv       build $(VENV), once, from constraints.txt (every other target does so when needed)"
-	@echo "  verify     decide every theorem, diagnose the bundled rollouts; records in out/verify"
+	@echo "  verify     decide every theorem, diagnose the bundled rollouts; the report is out/verify/report.html"
 	@echo "  test       every test that is not marked slow, gpu, browser or repro"
 	@echo "  check      format, lint, types, layers, then the tests"
 	@echo "  stats      slow tests, and the statistical ones on EPOCHS=$(EPOCHS) other random streams"
@@ -52,11 +52,20 @@ $(LAB): $(STAMP)
 	@$(PIP) install -c $(LIMITS) -e '.[notebooks]'
 	@touch $@
 
+# Every part runs even if one before it fails, so that the report shows what failed; the first failure is the status
 verify: $(STAMP)
 	@mkdir -p out/verify
-	$(PY) -m theory verify --jobs $(JOBS) --json out/verify/verdicts.json
-	$(PY) -m testbed diagnose $(SAMPLE) --json out/verify/diagnosis.json
-	@echo "The records are out/verify/verdicts.json (every verdict) and out/verify/diagnosis.json (the bundled rollouts)."
+	@status=0; \
+	part() { echo "$$*"; "$$@" || { code=$$?; [ $$code -ne 130 ] || exit 130; [ $$status -ne 0 ] || status=$$code; }; }; \
+	part $(PY) -m theory verify --jobs $(JOBS) --json out/verify/verdicts.json; \
+	part $(PY) -m theory records --out out/verify/records; \
+	part $(PY) -m testbed diagnose $(SAMPLE) --json out/verify/diagnosis.json; \
+	part $(PY) -m figures --records out/verify/records --out out/verify/figures; \
+	part $(PY) -m theory report --verdicts out/verify/verdicts.json --diagnosis out/verify/diagnosis.json \
+		--figures out/verify/figures --out out/verify/report.html; \
+	[ $$status -eq 0 ] || echo "make verify: something above failed (status $$status)" >&2; \
+	echo "Read out/verify/report.html; every number in it comes from out/verify/verdicts.json, diagnosis.json and records/."; \
+	exit $$status
 
 test: $(STAMP)
 	$(PY) -m pytest -q -n $(JOBS)

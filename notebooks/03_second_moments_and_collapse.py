@@ -330,6 +330,7 @@ def draw_collapse(p, length, cap):
     now = summary(p, length, cap)
     log_w, probs = coin_weights(p, length)
     on_target = probs * log_w.exp()
+    said = f"{length} token{'s' * (length > 1)}"
     half = lower_median(-log_w, on_target)  # the half of the mean on the largest weights
     share = float(probs[log_w >= -half - 1e-9].sum())
     curves = (
@@ -349,17 +350,19 @@ def draw_collapse(p, length, cap):
         ax.set_xticks([1, 8, 64, 512, 2048], ["1", "8", "64", "512", "2048"])
         ax.minorticks_off()
         ax.set_ylabel("weight (its mean is one throughout)")
-        ax.set_title(f"{length} tokens: a typical response weighs {now[3]:.2g}")
-        place = (log_w / log(10)).numpy()
-        width = abs(place[1] - place[0])
+        ax.set_title(f"{said}: a typical response weighs {now[3]:.2g}")
+        place = log_w.flip(0) / log(10)  # evenly spaced, rising
+        width = float(place[1] - place[0])
+        edges = torch.cat([place[:1] - width / 2, place + width / 2]).numpy()
+        drawn, wanted = probs.flip(0) / width, on_target.flip(0) / width
         for mass, label, color in (
-            (probs, "what is drawn", COLORS[0]),
-            (on_target, "what the mean is made of", COLORS[4]),
+            (drawn, "what is drawn", COLORS[0]),
+            (wanted, "what the mean is made of", COLORS[4]),
         ):
-            hump.bar(place, mass / width, width, color=color, alpha=0.6, label=label)
+            hump.stairs(mass.numpy(), edges, fill=True, color=color, alpha=0.6, label=label)
         hump.axvline(log(cap) / log(10), color=COLORS[3], linewidth=1.2, label=f"the cap, {cap:g}")
-        seen = [place[m > 1e-4 * float(m.max())] for m in (probs, on_target)]
-        low, high = min(x.min() for x in seen), max(x.max() for x in seen)
+        seen = [place[mass > 1e-4 * mass.max()] for mass in (drawn, wanted)]
+        low, high = min(float(x.min()) for x in seen), max(float(x.max()) for x in seen)
         hump.set_xlim(min(low, -1) - width, max(high, log(cap) / log(10) + 0.2, 1) + width)
         hump.set(xlabel="weight, as a power of ten", ylabel="density")
         hump.set_title(f"half of the mean rests on {100 * share:.2g}% of the responses")
@@ -367,7 +370,7 @@ def draw_collapse(p, length, cap):
         figure.legend(*hump.get_legend_handles_labels(), loc="outside lower right", ncols=1)
         picture = png(figure)
     return picture, (
-        f"{length} tokens: E W^2 = <b>{now[0]:.4g}</b>; mean after the cap <b>{now[2]:.4f}</b>; median <b>{now[3]:.4g}</b>; "
+        f"{said}: E W^2 = <b>{now[0]:.4g}</b>; mean after the cap <b>{now[2]:.4f}</b>; median <b>{now[3]:.4g}</b>; "
         f"one response in a thousand reaches {now[1]:.4g}; half of the mean rests on {100 * share:.3g}% of the responses"
     )
 

@@ -29,12 +29,13 @@
 # %%
 from dataclasses import replace
 from functools import lru_cache
+from itertools import pairwise
 
+import mixing_panels
 import torch
-from classroom import Choice, Control, fast, grid, png, reveal, say, show, table
+from classroom import Choice, Control, fast, grid, reveal, say, show, table
 
 import testbed
-from figures.style import COLORS, drawing
 from testbed.estimators.mixing import optimal_replay_share, replay_share_at_size
 from testbed.estimators.pareto_front import pareto_front
 from testbed.estimators.replay_mse import mse_at_budget, sources
@@ -46,7 +47,6 @@ from theory.records.equilibrium import ONE, response
 from theory.theorems import k05_replay_equilibrium as k5
 
 TIGHT = 1e-12
-BLACK, BLUE, ORANGE, GREY = COLORS[0], COLORS[3], COLORS[4], "#888888"
 
 # %% [markdown]
 # ## Where the five numbers come from
@@ -64,19 +64,15 @@ for _ in range(UPDATES):
     checkpoints.append(testbed.TabularPolicy(now.logits + RATE * testbed.exact_gradient(task, now)))
 pi = checkpoints[-1]
 gradient = testbed.exact_gradient(task, pi)
-CAPS = {"1.75": 1.75, "2": 2.0, "3": 3.0, "no cap": None}
+CAPS = {"no cap": ("sequence_product", {}), **{f"{c:g}": ("seq_tis", {"cap": c}) for c in (1.75, 2.0, 3.0)}}
 
 
 @lru_cache
 def drawn(age, cap):
     """The law of responses `age` updates old, and the gradient term of each, in multiples of the gradient's length."""
     law = testbed.enumerate_law(task, pi, testbed.PrefixSchedule((steps_behind(checkpoints, age),), testbed.one()))
-    limit = CAPS[cap]
-    w = (
-        testbed.weigh("sequence_product", law.batch)
-        if limit is None
-        else testbed.weigh("seq_tis", law.batch, cap=limit)
-    )
+    rule, parameters = CAPS[cap]
+    w = testbed.weigh(rule, law.batch, **parameters)
     return law, testbed.gradient_terms(law.batch, w, pi) / gradient.norm()
 
 
@@ -91,18 +87,9 @@ V_FRESH = one_term(0, "no cap")[1]
 AGES = [1, 2, 4, 6, 8]
 table(
     ["updates since it was drawn", *[f"{what}, {cap}" for cap in ("no cap", "cap 2") for what in ("bias", "variance")]],
-    [
-        [
-            age,
-            *[
-                f"{x:.3f}" if i == 0 else f"{x:.1f}"
-                for cap in ("no cap", "2")
-                for i, x in enumerate(one_term(age, cap))
-            ],
-        ]
-        for age in AGES
-    ],
-)
+    [[age, *[f"{x:.{n}f}" for cap in ("no cap", "2") for x, n in zip(one_term(age, cap), (3, 1), strict=True)]]
+     for age in AGES],
+)  # fmt: skip
 say(f"A fresh term has variance {V_FRESH:.1f} and no bias.")
 
 # %%
@@ -132,7 +119,7 @@ assert len(batches.probs) == 18496
 # ## Your prediction
 #
 # Replay varies a little more than fresh ($v_f = 1$, $v_r = 1.25$), costs a quarter ($c_f = 1$, $c_r = 1/4$) and has bias
-# $b = 1/4$. A budget of $C = 16$ asks for about 31 percent of replay. **You get four times the budget. Which share is best
+# $b = 1/4$. A budget of $C = 16$ asks for a share of $4/13$. **You get four times the budget. Which share is best
 # now?** A number between 0 and 1.
 
 # %%
@@ -163,12 +150,9 @@ assert before.regime == after.regime == "interior"
 SHARES = grid(0.0, 1.0, 100)
 BUDGETS = [2.0**k for k in ((2, 5, 12) if fast() else range(2, 13))]
 FINE = [2.0 ** (k / 8) for k in range(16, 97)]
-REGIMES = {
-    "none": "no replay at all",
-    "all": "nothing but replay",
-    "tie": "both ends are equally good",
-    "interior": "a mixture is best",
-}
+REGIMES = {"none": "no replay at all", "all": "nothing but replay", "tie": "both ends are equally good",
+           "interior": "a mixture is best"}  # fmt: skip
+COSTS = [0.1, 0.4, 0.9] if fast() else [k / 10 for k in range(1, 10)]
 
 
 def mix(age, cap, cost, budget):
@@ -181,32 +165,15 @@ def draw_mixing(age, cap, cost, budget):
     """Draw the error against the share, in its two parts, and the best share against the budget."""
     problem = mix(age, cap, cost, budget)
     best = optimal_replay_share(**problem)
-    error = mse_at_budget(
-        sources(*[problem[k] for k in ("v_fresh", "v_replay", "cost_fresh", "cost_replay", "bias")]), budget
-    )
-    bias2 = [(a * problem["bias"]) ** 2 for a in SHARES]
-    total = [error.at(a) for a in SHARES]
-    with drawing("page", 3.1, ncols=2) as (figure, axes):
-        axes[0].fill_between(SHARES, 0, bias2, color=ORANGE, alpha=0.55, linewidth=0, label="bias²")
-        axes[0].fill_between(SHARES, bias2, total, color=BLUE, alpha=0.3, linewidth=0, label="variance / N")
-        axes[0].plot(SHARES, total, color=BLACK, label="error")
-        axes[0].plot(
-            [best.share], [best.mse], "o", color=BLACK, markersize=7, clip_on=False, zorder=4, label="best share"
-        )
-        axes[0].set(xlim=(0, 1), ylim=(0, 1.25 * max(total)), xlabel="replay share a")
-        axes[0].set_ylabel("mean squared error / gradient²")
-        axes[0].set_title(f"{REGIMES[best.regime]}: a = {best.share:.3f}")
-        shares = [optimal_replay_share(**{**problem, "budget": c}).share for c in FINE]
-        axes[1].plot(FINE, shares, color=BLACK)
-        axes[1].plot([budget], [best.share], "o", color=BLACK, markersize=7, clip_on=False, zorder=4)
-        axes[1].set_xscale("log", base=2)
-        axes[1].set(ylim=(-0.03, 1.03), xlim=(FINE[0], FINE[-1]), xlabel="budget C (in fresh responses)")
-        axes[1].set_ylabel("best share of replay")
-        axes[1].set_title(
-            f"b = {problem['bias']:.3f}, $v_r/v_f$ = {problem['v_replay'] / V_FRESH:.2f}, $c_r$ = {cost:g}"
-        )
-        figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=4)
-        picture = png(figure)
+    error = mse_at_budget(sources(**{k: v for k, v in problem.items() if k != "budget"}), budget)
+    picture = mixing_panels.error_and_share(
+        (SHARES, [(a * problem["bias"]) ** 2 for a in SHARES], [error.at(a) for a in SHARES]),
+        (best.share, best.mse),
+        (FINE, [optimal_replay_share(**{**problem, "budget": c}).share for c in FINE]),
+        budget,
+        (f"{REGIMES[best.regime]}: a = {best.share:.3f}",
+         f"b = {problem['bias']:.3f}, $v_r/v_f$ = {problem['v_replay'] / V_FRESH:.2f}, $c_r$ = {cost:g}"),
+    )  # fmt: skip
     held = {name: value for name, value in best.multipliers.items() if value > 0}
     prices = ", ".join(f"multiplier of {name}: {value:.3g}" for name, value in held.items()) or "all multipliers 0"
     ends = f"error {best.mse:.3f}; without replay {error.at(0):.3f}, with nothing else {error.at(1):.3f}"
@@ -217,9 +184,7 @@ knobs = Control(
     draw_mixing,
     age=Choice("updates since replay was drawn", [1, 4, 8] if fast() else range(1, UPDATES + 1), 8),
     cap=Choice("cap on the weight", list(CAPS), "1.75"),
-    cost=Choice(
-        "cost of a replayed response", [0.1, 0.4, 0.9] if fast() else [0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9], 0.4
-    ),
+    cost=Choice("cost of a replayed response", COSTS, 0.4),
     budget=Choice("budget C", BUDGETS, 32.0),
 )
 knobs.show()
@@ -233,7 +198,7 @@ for age in AGES:
             ends = [problem["bias"] ** 2 + problem["v_replay"] * cost / c, V_FRESH / c]
             assert best.mse <= min(ends) + TIGHT
             assert all(m == 0 for m in best.multipliers.values()) or best.regime != "interior"
-        assert all(b.share <= a.share + TIGHT for a, b in zip(ladder, ladder[1:], strict=False))  # richer: less replay
+        assert all(b.share <= a.share + TIGHT for a, b in pairwise(ladder))  # richer: less replay
         for c in BUDGETS:  # K4: without a cap there is no bias, and no mixture
             assert optimal_replay_share(**mix(age, "no cap", cost, c)).share in (0.0, 1.0)
 assert optimal_replay_share(**mix(8, "1.75", 0.4, 32.0)).regime == "interior"
@@ -272,39 +237,27 @@ assert all(curve.at(a) <= curve.at(vertex) + TIGHT for a in SHARES)
 # a constraint: how much the error falls per unit by which it is loosened. It is zero where the constraint does not bind.
 
 # %%
+UNIT = {"v_fresh": 1, "cost_fresh": 1}
+FIXED = {**UNIT, "v_replay": 2, "cost_replay": 0.5, "bias": 0.5, "n": 4}
 CASES = {
     "nothing (b = 0)": optimal_replay_share(**UNBIASED, budget=3),
     "a bias": optimal_replay_share(**SMALL, budget=16),
-    "a pool of 6 stored responses": optimal_replay_share(
-        v_fresh=1, v_replay=1.5, cost_fresh=1, cost_replay=0.25, bias=0, budget=10, pool=6
-    ),
-    "a ceiling of 0.8 on the cost of one": optimal_replay_share(
-        v_fresh=1, v_replay=4, cost_fresh=1, cost_replay=0.5, bias=0, budget=10, cost_cap=0.8
-    ),
-    "4 responses, a ceiling of 0.75 (K2)": replay_share_at_size(
-        v_fresh=1, v_replay=2, cost_fresh=1, cost_replay=0.5, bias=0.5, n=4, cost_cap=0.75
-    ),
+    "a pool of 6": optimal_replay_share(**UNIT, v_replay=1.5, cost_replay=0.25, bias=0, budget=10, pool=6),
+    "a ceiling of 0.8": optimal_replay_share(**UNIT, v_replay=4, cost_replay=0.5, bias=0, budget=10, cost_cap=0.8),
+    "4 responses, a ceiling of 0.75 (K2)": replay_share_at_size(**FIXED, cost_cap=0.75),
 }
 table(
     ["what asks for a mixture", "best share", "regime", "multipliers that are not 0"],
-    [
-        [
-            name,
-            f"{best.share:.4f}",
-            best.regime,
-            ", ".join(f"{k}: {v:.4f}" for k, v in best.multipliers.items() if v) or "-",
-        ]
-        for name, best in CASES.items()
-    ],
-)
+    [[name, f"{best.share:.4f}", best.regime, ", ".join(f"{k}: {v:.4f}" for k, v in best.multipliers.items() if v) or "-"]
+     for name, best in CASES.items()],
+)  # fmt: skip
 
 # %%
 found = list(CASES.values())
 assert [best.regime for best in found] == ["none", "interior", "pool_bound", "cost_bound", "cost_bound"]
 assert all(abs(best.share - a) < TIGHT for best, a in zip(found, (0, 4 / 13, 6 / 14.5, 0.4, 0.5), strict=True))
 assert abs(found[4].multipliers["cost_cap"] - 1) < TIGHT
-loosened = [replay_share_at_size(v_fresh=1, v_replay=2, cost_fresh=1, cost_replay=0.5, bias=0.5, n=4, cost_cap=0.75 + d).mse
-            for d in (-1e-3, 1e-3)]  # fmt: skip
+loosened = [replay_share_at_size(**FIXED, cost_cap=0.75 + d).mse for d in (-1e-3, 1e-3)]
 assert abs((loosened[0] - loosened[1]) / 2e-3 - 1) < 1e-9  # a multiplier is a price
 
 # %% [markdown]
@@ -321,26 +274,8 @@ FRONTS = {
 }
 SWEEP = [0.05 * k for k in range(61)]
 swept = {name: sorted({a for w in SWEEP for a in front.weighted_sum(w)}) for name, front in FRONTS.items()}
-with drawing("page", 3.1, ncols=2) as (figure, axes):
-    for ax, (name, front) in zip(axes, FRONTS.items(), strict=True):
-        shares = [k / 400 for k in range(401)]
-        cost, error = [front.given.cost(a) for a in shares], [front.error.at(a) for a in shares]
-        ax.plot(cost, error, color=GREY, linewidth=1, label="every share")
-        kept = [(c, e) if front.optimal(a) else (c, float("nan")) for a, c, e in zip(shares, cost, error, strict=True)]
-        ax.plot(*zip(*kept, strict=True), color=BLUE, linewidth=3, label="Pareto-optimal")
-        ends = [(front.given.cost(a), front.error.at(a)) for a in (0.0, 1.0)]
-        ax.plot(*zip(*ends, strict=True), color=ORANGE, linestyle="--", label="straight between the ends")
-        here = [(front.given.cost(a), front.error.at(a)) for a in swept[name]]
-        ax.plot(*zip(*here, strict=True), "o", color=BLACK, markersize=4, linestyle="none", zorder=4,
-                label="returned by the sweep")  # fmt: skip
-        ax.set(xlabel="cost of one response", title=f"{name}: the sweep returns {len(swept[name])} shares")
-    axes[0].set_ylabel("mean squared error")
-    tall = FRONTS["fixed budget"]
-    low, high = tall.error.at(0.5) - tall.gap(0.5), tall.error.at(0.5)
-    axes[1].annotate("", (0.75, high), (0.75, low), arrowprops={"arrowstyle": "<->", "shrinkA": 0, "shrinkB": 0})
-    axes[1].annotate(f"gap {tall.gap(0.5):.3f}", (0.742, 0.9 * high + 0.1 * low), fontsize=7, ha="right", va="center")
-    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=4)
-    show(png(figure))
+show(mixing_panels.fronts(FRONTS, swept, ("fixed budget", 0.5)))
+tall = FRONTS["fixed budget"]
 start, stop = tall.pieces[0].low, tall.pieces[0].high
 middle = tall.at_cost(0.75)
 say(
@@ -363,8 +298,7 @@ assert all(FRONTS["fixed number of responses"].gap(a) == 0 for a in swept["fixed
 
 # %%
 AGING = {"one": ONE, **{case.name: case for case in k5.equilibria() if case.name in ("two", "three", "none")}}
-POINTS = 60 if fast() else 240
-ROUNDS = 200
+POINTS, ROUNDS = (60 if fast() else 240), 200
 
 
 @lru_cache
@@ -375,49 +309,22 @@ def settled(name, growth):
 
 
 def draw_aging(name, growth, start):
-    """Draw the best response, its fixed points, and the staircase from a share."""
+    """Draw the best response, its fixed points, and the shares round by round."""
     case, found = settled(name, growth)
     path = [start]
     for _ in range(ROUNDS):
         path.append(response(case, path[-1]))
-    with drawing("page", 3.3, ncols=2) as (figure, axes):
-        axes[0].plot([0, 1], [0, 1], color=GREY, linewidth=0.8)
-        edges = [0.0, *found.jumps, 1.0]
-        for i, (left, right) in enumerate(zip(edges, edges[1:], strict=False)):
-            xs = [left + 1e-9 + (right - left - 2e-9) * k / POINTS for k in range(POINTS + 1)]
-            ys = [response(case, x) for x in xs]
-            axes[0].plot(xs, ys, color=BLUE, clip_on=False, label=None if i else "best share for V(a)")
-            torn = [(xs[j], ys[j]) for j, edge in ((0, left), (-1, right)) if edge in found.jumps]
-            for x, y in torn:
-                axes[0].plot([x], [y], "o", color=BLUE, markerfacecolor="white", markersize=5, clip_on=False, zorder=3)
-        axes[0].plot(found.shares, found.shares, "o", color=ORANGE, markersize=8, linestyle="none", zorder=4,
-                     clip_on=False, label="equilibrium")  # fmt: skip
-        axes[0].set(xlim=(0, 1), ylim=(0, 1), aspect="equal", xlabel="share in use", ylabel="best share")
-        axes[0].set_title(
-            {0: "no equilibrium", 1: "one equilibrium"}.get(len(found.shares), f"{len(found.shares)} equilibria")
-        )
-        for a in found.shares:
-            axes[1].axhline(a, color=ORANGE, linewidth=4, alpha=0.4)
-        axes[1].plot(
-            path[:31], "o-", color=BLACK, markersize=3, linewidth=0.8, clip_on=False, label="setting it again and again"
-        )
-        still = abs(path[-1] - path[-2]) < 1e-6
-        moving = f"settles at {path[-1]:.3f}" if still else "never settles"
-        axes[1].set(xlim=(0, 30), ylim=(0, 1), xlabel="round", ylabel="share in use")
-        axes[1].set_title(f"set again and again from {start:g}: {moving}")
-        handles = [
-            line
-            for ax in axes
-            for line in ax.get_legend_handles_labels()[0]
-            if found.shares or line.get_label() != "equilibrium"
-        ]
-        figure.legend(handles=handles, loc="outside lower center", ncols=3)
-        picture = png(figure)
+    pieces = []
+    for left, right in pairwise([0.0, *found.jumps, 1.0]):
+        xs = [left + 1e-9 + (right - left - 2e-9) * k / POINTS for k in range(POINTS + 1)]
+        pieces.append((xs, [response(case, x) for x in xs]))
+    moving = f"settles at {path[-1]:.3f}" if abs(path[-1] - path[-2]) < 1e-6 else "never settles"
+    many = {0: "no equilibrium", 1: "one equilibrium"}.get(len(found.shares), f"{len(found.shares)} equilibria")
+    titles = (many, f"set again and again from {start:g}: {moving}")
+    picture = mixing_panels.equilibria(pieces, found.shares, path[:31], titles)
     shares = ", ".join(f"{a:.4f}" for a in found.shares) or "none"
-    promised = f"existence {'' if found.existence_guaranteed else 'not '}guaranteed, uniqueness " + (
-        "guaranteed" if found.uniqueness_guaranteed else "not guaranteed"
-    )
-    return picture, f"equilibria: <b>{shares}</b> ({promised}); from {start:g}: {moving}"
+    sure = [("" if yes else "not ") + "guaranteed" for yes in (found.existence_guaranteed, found.uniqueness_guaranteed)]
+    return picture, f"equilibria: <b>{shares}</b> (existence {sure[0]}, uniqueness {sure[1]}); from {start:g}: {moving}"
 
 
 aging = Control(
@@ -455,15 +362,16 @@ table(
         for who in ages
     ],
 )  # fmt: skip
+wider = run / V_FRESH
 say(
-    f"In the run above, first in, first out and no cap: a replayed term varies {run / V_FRESH:.2f} times as much as a fresh one."
+    f"In the run above, first in, first out and no cap: a replayed term varies {wider:.2f} times as much as a fresh one."
 )
 
 # %%
 assert abs(mean_age["fifo"] - 4.5) < TIGHT and abs(mean_age["random"] - 1 / (1 - (15 / 16) ** 2)) < 1e-9
 assert int((ages["fifo"] > 0).sum()) == 8
 assert mean_growth("random", 16, 2, 1.15) == float("inf") and mean_growth("random", 16, 2, 1.1) < float("inf")
-assert round(run / V_FRESH, 2) == 1.58
+assert round(wider, 2) == 1.58
 
 # %% [markdown]
 # ## Decided, not believed

@@ -17,9 +17,9 @@ from typing import Annotated, Any
 
 import typer
 
-from theory.verdict_file import LEGAL_WORDS, load_verdicts, verdict_word
 from testbed.core.command import run_command
 from testbed.core.errors import InputError
+from theory.verdict_file import LEGAL_WORDS, load_verdicts, verdict_word
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = ("testbed", "theory", "paper_repro", "figures")

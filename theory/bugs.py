@@ -41,14 +41,14 @@ def last_segment_only() -> AbstractContextManager[None]:
 
 
 def labels_shifted() -> AbstractContextManager[None]:
-    """Make the sampler record each token's log-prob under the behaviour of the token before it."""
+    """Make the sampler record each token's log-prob under the behavior of the token before it."""
     return planted(
         exact_law, "enumerate_law", _recorder(lambda s, last: torch.cat([s[:, :1], s[:, :-1]], 1).clamp(min=0))
     )
 
 
-def all_labelled_newest() -> AbstractContextManager[None]:
-    """Make the sampler record every token's log-prob under the newest behaviour."""
+def all_labeled_newest() -> AbstractContextManager[None]:
+    """Make the sampler record every token's log-prob under the newest behavior."""
     return planted(exact_law, "enumerate_law", _recorder(torch.full_like))
 
 

@@ -13,7 +13,14 @@ from testbed.core.errors import InputError
 if TYPE_CHECKING:
     from theory.theorem import Theorem
 
-PLANNED = {"S": 18, "O": 10, "K": 7, "G": 6, "C": 17, "V": 13}  # sections and their sizes; an id without a file is not run
+PLANNED = {
+    "S": 18,
+    "O": 10,
+    "K": 7,
+    "G": 6,
+    "C": 17,
+    "V": 13,
+}  # sections and their sizes; an id without a file is not run
 FOLDER = Path(__file__).parent / "theorems"
 
 

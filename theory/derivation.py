@@ -1,7 +1,7 @@
 """Derivations that run: chains of sympy expressions, each step checked against the one before.
 
 A step is checked exactly at random rational points of the theorem's parameter space (probabilities that sum to 1, ratios equal
-to target over behaviour, ...). Steps that carry the name of a quantity are also evaluated at every enumerated instance and
+to target over behavior, ...). Steps that carry the name of a quantity are also evaluated at every enumerated instance and
 compared with the library's number of that name.
 """
 

@@ -89,7 +89,11 @@ def _float(expr: sp.Basic, known: dict[sp.Basic, Any]) -> Any:
         if expr.is_Add:
             result = sum(parts)
         elif expr.is_Mul:
-            result = math.prod(parts) if all(isinstance(p, float) for p in parts) else np.multiply.reduce(np.broadcast_arrays(*parts))
+            result = (
+                math.prod(parts)
+                if all(isinstance(p, float) for p in parts)
+                else np.multiply.reduce(np.broadcast_arrays(*parts))
+            )
         elif expr.is_Pow:
             result = np.float_power(*parts)
         else:

@@ -22,7 +22,7 @@ Kept = tuple[tuple[Response, float], ...]  # responses of one batch with the wei
 
 @dataclass(frozen=True, kw_only=True)
 class Cut:
-    """n on-policy responses start and m are kept; `loses` says whether some lengths are favoured (m < n, lengths differ)."""
+    """n on-policy responses start and m are kept; `loses` says whether some lengths are favored (m < n, lengths differ)."""
 
     name: str
     world: World

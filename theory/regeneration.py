@@ -55,7 +55,7 @@ def another_draft_failed(w: World, draft: Prefix, kept: Prefix, chooser: Chooser
 
 
 def regenerating(w: World, decide: Decision, chooser: Chooser) -> Output:
-    """Draft with the first behaviour; if so decided, regenerate what follows the kept prefix with the second."""
+    """Draft with the first behavior; if so decided, regenerate what follows the kept prefix with the second."""
     draft = drawn(w, w.behaviors[0], (), chooser)
     kept = draft[: kept_length(w, draft)]
     if decide(w, draft, kept, chooser):
@@ -64,7 +64,7 @@ def regenerating(w: World, decide: Decision, chooser: Chooser) -> Output:
 
 
 def regenerated_law(w: World, decide: Decision) -> ExactLaw:
-    """Law of what the sampler returns, every token with the log-prob its own behaviour recorded.
+    """Law of what the sampler returns, every token with the log-prob its own behavior recorded.
 
     `branch` is 1 where the suffix was regenerated.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from theory.report_parts.rollouts import diagnosis as diagnosed
 from theory.report_parts.theorem import article
 from theory.verdict_file import load_run
 
+MENTION = re.compile(r'<a href="#\w+" class="ref">(\w+)</a>')
 TITLE = "What off-policy corrections do: verdicts"
 
 
@@ -80,7 +82,13 @@ def render(
             element("h2", "Reproduce it, break it", id="reproduce"), reproduce(verdicts),
         ),
     )  # fmt: skip
-    return f"<!DOCTYPE html>\n{element('html', head, body, lang='en')}\n"
+    return f"<!DOCTYPE html>\n{_live_links(element('html', head, body, lang='en'), verdicts)}\n"
+
+
+def _live_links(page: str, verdicts: list[dict[str, Any]]) -> str:
+    """Keep mentions of theorems as links where this page has the theorem."""
+    here = {str(verdict["id"]) for verdict in verdicts}
+    return MENTION.sub(lambda match: match[0] if match[1] in here else match[1], page)
 
 
 def _load(path: Path) -> dict[str, Any]:

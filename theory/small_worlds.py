@@ -52,14 +52,14 @@ def long_worlds(tag: str = "long_", **options: bool) -> list[World]:
 
 
 def random_behavior(**options: bool) -> World:
-    """Exogenous noise that matters from the first token on: one of two behaviours writes the whole response."""
+    """Exogenous noise that matters from the first token on: one of two behaviors writes the whole response."""
     base = world("random_behavior", 2, 2, one(), **options)
     branches = [(0.4, PrefixSchedule(base.behaviors, one())), (0.6, PrefixSchedule(base.behaviors, lambda prefix: 1))]
     return replace(base, schedule=ExogenousSchedule(branches))
 
 
 def uncovered_world(tag: str = "", **options: bool) -> World:
-    """A first behaviour that never draws token 0, although the target does."""
+    """A first behavior that never draws token 0, although the target does."""
     base = world("uncovered", 2, 2, cuts((1,)), **options)
     blind = TabularPolicy.from_probs(torch.tensor([[0.0, 1.0]] * 3))
     schedule = PrefixSchedule((blind, base.behaviors[1]), cuts((1,)))

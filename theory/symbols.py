@@ -1,6 +1,6 @@
 """Symbolic worlds: the same enumeration over sympy symbols, so that identities are proved for all policies of a shape at once.
 
-Policies are symbols p_h_a (target) and m_k_h_a (behaviour k), rewards are symbols R_y, and the token ratios r_k_h_a are symbols
+Policies are symbols p_h_a (target) and m_k_h_a (behavior k), rewards are symbols R_y, and the token ratios r_k_h_a are symbols
 of their own, bound to p/m: a derivation states E_mu[W f] with the ratios and then substitutes them. Gradients come from
 *differentiating J* through the softmax, dp_a/dl_b = p_a (1{a=b} - p_b), never from an estimator's formula.
 """
@@ -62,11 +62,11 @@ class SymbolicWorld:
         return sp.Symbol(_name("p", h, a), positive=True)
 
     def mu(self, k: int, h: Prefix, a: int) -> sp.Symbol:
-        """Behaviour k's probability of a after h."""
+        """Behavior k's probability of a after h."""
         return sp.Symbol(_name("m", k, h, a), positive=True)
 
     def rho(self, k: int, h: Prefix, a: int) -> sp.Symbol:
-        """Token ratio target over behaviour k, as a symbol."""
+        """Token ratio target over behavior k, as a symbol."""
         return sp.Symbol(_name("r", k, h, a), positive=True)
 
     def reward(self, y: Prefix) -> sp.Symbol:
@@ -78,7 +78,7 @@ class SymbolicWorld:
         return sp.Symbol(_name("g", h, a), real=True)
 
     def prior(self, branch: int) -> sp.Expr:
-        """Probability of a realisation of the schedule's noise (1 if there is only one)."""
+        """Probability of a realization of the schedule's noise (1 if there is only one)."""
         return sp.Integer(1) if len(self.branches) == 1 else sp.Symbol(_name("x", branch), positive=True)
 
     def path(self, y: Prefix, branch: int = 0) -> list[tuple[Prefix, int, int]]:
@@ -148,7 +148,7 @@ class SymbolicWorld:
         return self.pi(h, a) if branch is None else self.mu(self.branches[branch][h], h, a)
 
     def bind(self, instance: World) -> dict[sp.Symbol, float]:
-        """Numbers of an instance of this shape. A ratio whose behaviour probability is 0 is bound to 0 (never drawn)."""
+        """Numbers of an instance of this shape. A ratio whose behavior probability is 0 is bound to 0 (never drawn)."""
         values: dict[sp.Symbol, float] = {}
         target = instance.target.table.exp().tolist()
         laws = [b.table.exp().tolist() for b in instance.behaviors]
@@ -173,7 +173,7 @@ class SymbolicWorld:
         return values
 
     def point(self, rng: random.Random) -> Mapping[sp.Symbol, sp.Rational]:
-        """Return a random rational point: normalised laws, consistent ratios, rewards of both signs."""
+        """Return a random rational point: normalized laws, consistent ratios, rewards of both signs."""
         values: dict[Any, sp.Rational] = {}
 
         def law(symbols: list[Any]) -> None:

@@ -88,7 +88,7 @@ def update_chain(w: SymbolicWorld) -> list[Step]:
 
 
 def terminal_chain(w: SymbolicWorld) -> list[Step]:
-    """Token ratio times the terminal reward: the behaviours' critic at the behaviours' prefixes."""
+    """Token ratio times the terminal reward: the behaviors' critic at the behaviors' prefixes."""
     stated = _stated(w, lambda y, t: w.total_return(y))
     predicted = _at_sampler_prefixes(w, lambda h, a, xi: w.action_value(h, a, xi))
     state = _at_prefixes(
@@ -112,7 +112,7 @@ def terminal_chain(w: SymbolicWorld) -> list[Step]:
         Step(
             "behavior_critic",
             predicted,
-            "the rest stays the sampler's: summed out it is Q of the realised behaviours",
+            "the rest stays the sampler's: summed out it is Q of the realized behaviors",
             quantity="terminal_predicted",
             tex=r"\sum_t E_{\xi, h_t \sim \mu}\, E_{y_t \sim \pi}[s_t Q^{\mu_\xi}(h_t, y_t)]",
         ),

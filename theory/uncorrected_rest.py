@@ -20,7 +20,7 @@ from theory.worlds import World
 
 
 def continuation(instance: World, reading: str, schedule: PrefixSchedule) -> Tensor:
-    """Q [N, V] of what a reading leaves uncorrected after the token, in one realisation of the noise."""
+    """Q [N, V] of what a reading leaves uncorrected after the token, in one realization of the noise."""
     if reading == "prefix":
         return action_values(instance.env, schedule)
     return segment_end_action_values(instance.env, instance.target, schedule)

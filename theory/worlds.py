@@ -1,7 +1,7 @@
-"""Numeric worlds: an environment, a target and a schedule of behaviours, small enough to enumerate.
+"""Numeric worlds: an environment, a target and a schedule of behaviors, small enough to enumerate.
 
 `standard_worlds` is the instance set most theorems share. It includes the degenerate cases on purpose: one token, one segment,
-behaviour equal to target, a deterministic target, a segment without tokens.
+behavior equal to target, a deterministic target, a segment without tokens.
 """
 
 from __future__ import annotations
@@ -61,12 +61,12 @@ class World:
 
     @cached_property
     def behaviors(self) -> tuple[Any, ...]:
-        """Behaviour policies (shared by all branches)."""
+        """Behavior policies (shared by all branches)."""
         return self.schedule.branches()[0][1].policies
 
     @property
     def shape(self) -> tuple[Any, ...]:
-        """What a symbolic world of the same form needs: V, T, eos, number of behaviours, segment table of each branch."""
+        """What a symbolic world of the same form needs: V, T, eos, number of behaviors, segment table of each branch."""
         v, t = self.env.vocab_size, self.env.horizon
         tables = tuple(tuple(s.segment_table(v, t).tolist()) for _, s in self.schedule.branches())
         return v, t, self.env.eos, len(self.behaviors), tables, self.env.token_rewards is not None

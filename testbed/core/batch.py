@@ -1,4 +1,4 @@
-"""SegmentedBatch: responses whose tokens were drawn by several behaviour policies, with what each policy recorded.
+"""SegmentedBatch: responses whose tokens were drawn by several behavior policies, with what each policy recorded.
 
 This is the one currency between rollouts, recorded dumps, weighting rules, estimators and theorems. Construction checks the
 numerics contract once, at the door: everything downstream may rely on clean padding and on log-probabilities that are
@@ -53,13 +53,13 @@ class BatchFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentedBatch:
-    """B responses of up to T tokens, each token labelled with the segment (behaviour policy) that drew it.
+    """B responses of up to T tokens, each token labeled with the segment (behavior policy) that drew it.
 
     Log-probs are in nats. Anything may stand in padding; it is replaced by 0 (segment, version, engine: -1).
 
     Raises
     ------
-    InputError   NaN on a real token or reward; log-prob > 1e-6 or a behaviour log-prob of -inf on a real token;
+    InputError   NaN on a real token or reward; log-prob > 1e-6 or a behavior log-prob of -inf on a real token;
                  a segment that is negative or decreases along a response; a wrong shape; with `strict`, 16-bit log-probs
 
     Examples

@@ -11,7 +11,7 @@ from torch import Tensor
 from testbed.core.errors import InputError
 from testbed.core.numerics import upcast
 
-SAMPLE, HEAD = 4096, 65536  # tokens looked at to recognise a 16-bit grid; tokens searched for them
+SAMPLE, HEAD = 4096, 65536  # tokens looked at to recognize a 16-bit grid; tokens searched for them
 POSITIVE_TOLERANCE = 1e-6  # un-fused logit - logsumexp overshoots 0 by a few ulp; more than this is another quantity
 
 
@@ -27,7 +27,7 @@ def clean_log_prob(
 
     Raises
     ------
-    InputError   NaN on a real token; above 1e-6; -inf in a behaviour's log-prob
+    InputError   NaN on a real token; above 1e-6; -inf in a behavior's log-prob
     """
     if not value.is_floating_point():
         raise InputError(f"`{name}` must be floating point", found=value.dtype)
@@ -91,7 +91,7 @@ def low_precision_grid(value: Float[Tensor, "B T"], mask: Bool[Tensor, "B T"]) -
 
 
 def _spacing(magnitude: float, dtype: torch.dtype) -> float:
-    """Distance between neighbouring values of this 16-bit format at this magnitude."""
+    """Distance between neighboring values of this 16-bit format at this magnitude."""
     exponent = torch.frexp(torch.tensor(magnitude, dtype=torch.float64)).exponent.item() - 1
     bits = 7 if dtype == torch.bfloat16 else 10
     return float(2.0 ** (exponent - bits))

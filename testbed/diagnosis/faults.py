@@ -98,7 +98,7 @@ def _negative(records: list[dict[str, Any]]) -> str:
 
 
 def _shifted(batch: SegmentedBatch) -> str:
-    """Log-probs of neighbouring tokens agree better than those of the same token."""
+    """Log-probs of neighboring tokens agree better than those of the same token."""
     if batch.horizon < 2:
         return ""
     both = batch.mask[:, 1:] & batch.mask[:, :-1]

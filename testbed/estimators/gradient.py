@@ -28,7 +28,7 @@ def gradient_terms(
 
     Returns
     -------
-    Float64[Tensor, "B *parameters"]   unnormalised: the batch gradient is their mean over responses
+    Float64[Tensor, "B *parameters"]   unnormalized: the batch gradient is their mean over responses
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""The loss a GRPO-style trainer backpropagates: one weight per token, an explicit normaliser and an explicit denominator.
+"""The loss a GRPO-style trainer backpropagates: one weight per token, an explicit normalizer and an explicit denominator.
 
 The gradient of every rule is -(1/D) sum w A grad log pi with the rule's detached weight w: the loss declares its value and its
 derivative separately, so that a saturated or gated token can put neither NaN nor inf into the gradient of the others.
@@ -48,7 +48,7 @@ def policy_loss(
     constant: float | None = None,
     **params: Any,
 ) -> Float[Tensor, ""]:
-    """Loss whose gradient is the rule's off-policy policy gradient, for minimisation.
+    """Loss whose gradient is the rule's off-policy policy gradient, for minimization.
 
     L = -(1/D) sum_{b,t} L_bt;  dL/dlogp_bt = -w_bt A_bt / D
 
@@ -73,7 +73,7 @@ def policy_loss(
 
     Raises
     ------
-    InputError   wrong shapes, unknown rule, normaliser, denominator or parameter, NaN or positive log-probs
+    InputError   wrong shapes, unknown rule, normalizer, denominator or parameter, NaN or positive log-probs
 
     Examples
     --------
@@ -129,7 +129,7 @@ def reduce_objective(
     normalizer: Normalizer,
     constant: float | None,
 ) -> Float[Tensor, ""]:
-    """Sum over real tokens divided by what the normaliser counts; 0/0 is 0."""
+    """Sum over real tokens divided by what the normalizer counts; 0/0 is 0."""
     if normalizer == "token_mean":
         return masked_sum(objective, mask) / counted.sum().clamp(min=1).to(objective.dtype)
     if normalizer == "constant":

@@ -69,7 +69,7 @@ def per_decision_gradient_terms(batch: SegmentedBatch, w: Weights | Tensor, pi: 
     ------
     MissingField, InputError   no per-step rewards; wrong shapes
 
-    Assumes        for prefix weights: every behaviour supports the target; prefix-measurable boundaries
+    Assumes        for prefix weights: every behavior supports the target; prefix-measurable boundaries
     Gives          E_mu[g] = grad E_pi[sum_u r_u] with prefix weights (S3)
     References     Precup, Sutton and Singh 2000 (per-decision importance sampling)
 

@@ -1,4 +1,4 @@
-"""Value estimators as per-response terms: importance sampling, per-decision, doubly robust; and the self-normalised ratio."""
+"""Value estimators as per-response terms: importance sampling, per-decision, doubly robust; and the self-normalized ratio."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Kind = Literal["importance_sampling", "per_decision", "doubly_robust"]
 def value_terms(
     batch: SegmentedBatch, kind: Kind = "importance_sampling", state_value: Float[Tensor, "B T"] | None = None
 ) -> Float[Tensor, " B"]:
-    """Terms whose mean estimates J(pi) = E_pi[R] from responses drawn by recorded behaviours.
+    """Terms whose mean estimates J(pi) = E_pi[R] from responses drawn by recorded behaviors.
 
     importance_sampling   W_T R
     per_decision          sum_t W_t r_t                                  (needs `token_reward`)
@@ -42,7 +42,7 @@ def value_terms(
     ------
     InputError, MissingField   unknown kind; a field the estimator needs
 
-    Assumes        every behaviour supports the target; prefix-measurable boundaries (S1)
+    Assumes        every behavior supports the target; prefix-measurable boundaries (S1)
     Gives          unbiased, all three; doubly robust for any Q whose V is its own mean under pi
     References     Precup, Sutton and Singh 2000; Jiang and Li 2016
 
@@ -79,7 +79,7 @@ def value_terms(
 def self_normalized_value(
     weights: Float[Tensor, " B"], values: Float[Tensor, " B"], index: Int64[Tensor, "M n"] | None = None
 ) -> Float[Tensor, "..."]:
-    """Self-normalised estimate sum w f / sum w of a batch, or of M batches given by row indices.
+    """Self-normalized estimate sum w f / sum w of a batch, or of M batches given by row indices.
 
     Parameters
     ----------

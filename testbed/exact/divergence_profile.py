@@ -1,4 +1,4 @@
-"""How far a behaviour family moves away from the target as its knob turns: exact divergences, not estimates.
+"""How far a behavior family moves away from the target as its knob turns: exact divergences, not estimates.
 
 Token-level and response-level numbers stand side by side because they tell different stories: a token divergence that
 looks harmless multiplies up along the response.
@@ -23,7 +23,7 @@ from testbed.policies.base import Policy
 
 @dataclass(frozen=True, slots=True)
 class Divergence:
-    """Exact divergences between target pi and behaviour mu at one value of the knob.
+    """Exact divergences between target pi and behavior mu at one value of the knob.
 
     rho = pi/mu is a token's ratio, W the product over the response.
 
@@ -32,7 +32,7 @@ class Divergence:
     token_kl : float         nats; E_mu[sum_t -log rho_t] / E_mu[length] = KL(mu||pi) of responses per token
     token_chi2 : float       E_mu[sum_t (rho_t - 1)^2] / E_mu[length]
     response_kl : float      nats; KL(mu||pi) of whole responses
-    mean_weight : float      E_mu[W]; below 1 iff the behaviour cannot write some of the target's responses
+    mean_weight : float      E_mu[W]; below 1 iff the behavior cannot write some of the target's responses
     log_response_d2 : float  nats; log E_mu[W^2]
     """
 
@@ -58,7 +58,7 @@ def divergence_profile(
     ----------
     env : Environment        a MarkovEnvironment is solved by recursion at any horizon, others by enumeration
     target : Policy
-    family : maps a knob to the behaviour, e.g. `lambda tau: temperature(target, tau)`
+    family : maps a knob to the behavior, e.g. `lambda tau: temperature(target, tau)`
     knobs : values of the knob, in the order of the answer
 
     Returns
@@ -69,7 +69,7 @@ def divergence_profile(
     ------
     TooLarge, InputError     the world is neither Markov nor small; no knob is given
 
-    Gives      zero divergence iff the behaviour is the target on every reachable prefix
+    Gives      zero divergence iff the behavior is the target on every reachable prefix
 
     Examples
     --------

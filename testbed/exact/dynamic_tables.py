@@ -1,6 +1,6 @@
 """A Markov world read into tables, for the recursions over its states.
 
-Environment, target and behaviours must share one deterministic transition table, and the schedule must change behaviour
+Environment, target and behaviors must share one deterministic transition table, and the schedule must change behavior
 at positions fixed in advance (`cuts`): then every step is a small non-negative S-by-S kernel.
 """
 
@@ -22,7 +22,7 @@ from testbed.policies.truncated import Truncated
 
 @dataclass(frozen=True, slots=True)
 class MarkovTables:
-    """A Markov world as tables: log-probabilities per state, the behaviour of each position, rewards of each step.
+    """A Markov world as tables: log-probabilities per state, the behavior of each position, rewards of each step.
 
     `rewards` [T, S, A] holds the reward of each step, the final state's reward added to the last one.
     """
@@ -35,7 +35,7 @@ class MarkovTables:
     start: int
 
     def measure(self, name: str, segment: int) -> Float[Tensor, "S A"]:
-        """Per-step measures: "mu", "pi" = mu rho and "tilt" = mu rho^2, all 0 where the behaviour is 0.
+        """Per-step measures: "mu", "pi" = mu rho and "tilt" = mu rho^2, all 0 where the behavior is 0.
 
         Raises
         ------

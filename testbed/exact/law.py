@@ -1,4 +1,4 @@
-"""The exact law of rollouts: every response with its probability, and what each behaviour would have recorded."""
+"""The exact law of rollouts: every response with its probability, and what each behavior would have recorded."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MASS_TOLERANCE = 1e-10
 class ExactLaw:
     """All responses a sampler can produce, with their log-probabilities (nats).
 
-    `branch` is the realisation of the schedule's exogenous noise each row belongs to. Construction refuses a law whose total
+    `branch` is the realization of the schedule's exogenous noise each row belongs to. Construction refuses a law whose total
     mass differs from 1 by more than 1e-10.
 
     Raises
@@ -41,7 +41,7 @@ class ExactLaw:
             raise InputError(
                 "the probabilities of a law must sum to 1",
                 found=f"{mass:.12g}",
-                hint="a behaviour's rows do not sum to 1, or a branch was lost",
+                hint="a behavior's rows do not sum to 1, or a branch was lost",
             )
 
     @property
@@ -54,6 +54,17 @@ class ExactLaw:
         return torch.tensordot(self.probs, values.double(), dims=1)
 
 
+def require_enumerable(env: Environment) -> None:
+    """Raise TooLarge, before anything is allocated, if an environment has more than 2^20 full-length responses."""
+    count = env.vocab_size**env.horizon
+    if count > RESPONSE_LIMIT:
+        raise TooLarge(
+            f"an environment can be enumerated up to {RESPONSE_LIMIT:,} responses",
+            found=f"{env.vocab_size}^{env.horizon} = {_large(count)}",
+            hint="use testbed.exact.dynamic for a Markov world, or sample with testbed.rollout",
+        )
+
+
 def response_table(env: Environment) -> tuple[Int64[Tensor, "N T"], Bool[Tensor, "N T"]]:
     """All responses of an environment in lexicographic order, with their masks.
 
@@ -63,13 +74,7 @@ def response_table(env: Environment) -> tuple[Int64[Tensor, "N T"], Bool[Tensor,
     ------
     TooLarge   more than 2^20 full-length responses
     """
-    count = env.vocab_size**env.horizon
-    if count > RESPONSE_LIMIT:
-        raise TooLarge(
-            f"an environment can be enumerated up to {RESPONSE_LIMIT:,} responses",
-            found=f"{env.vocab_size}^{env.horizon} = {_large(count)}",
-            hint="use testbed.exact.dynamic for a Markov world, or sample with testbed.rollout",
-        )
+    require_enumerable(env)
     tokens = all_responses(env.vocab_size, env.horizon)
     if env.eos is None:
         return tokens, torch.ones_like(tokens, dtype=torch.bool)
@@ -120,9 +125,9 @@ def enumerate_law(env: Environment, target: Policy, schedule: Schedule | Policy)
     with torch.no_grad():
         logp_target = torch.where(mask, target.score(tokens).double(), zero)
     batches, log_probs, branches = [], [], []
-    for number, (prob, realised) in enumerate(schedule.branches()):
-        table = realised.log_prob_table(env.vocab_size, env.horizon)
-        segment = realised.segment_table(env.vocab_size, env.horizon)[nodes]
+    for number, (prob, realized) in enumerate(schedule.branches()):
+        table = realized.log_prob_table(env.vocab_size, env.horizon)
+        segment = realized.segment_table(env.vocab_size, env.horizon)[nodes]
         logp_behavior = torch.where(mask, table[nodes, tokens], zero)
         log_prob = logp_behavior.sum(1) + torch.log(torch.tensor(prob, dtype=torch.float64))
         rows = torch.isfinite(log_prob)

@@ -1,7 +1,7 @@
-"""Values of continuing with the target to the end of a token's segment and with the behaviours from there on.
+"""Values of continuing with the target to the end of a token's segment and with the behaviors from there on.
 
 A weight that stops at the end of a segment corrects the tokens up to there and no others: seen from token t, the rest of
-its segment has the target's law and what follows has the behaviours' (S4). With one segment this is the target's own
+its segment has the target's law and what follows has the behaviors' (S4). With one segment this is the target's own
 value; with one token per segment it is the schedule's.
 """
 
@@ -20,7 +20,7 @@ from testbed.policies.schedule import PrefixSchedule
 def target_through(target: Policy, schedule: PrefixSchedule, segment: int) -> PrefixSchedule:
     """Build the schedule that lets the target write every segment up to and including `segment`.
 
-    Boundaries stay where the given schedule puts them; its behaviours write the later segments.
+    Boundaries stay where the given schedule puts them; its behaviors write the later segments.
 
     Examples
     --------
@@ -40,13 +40,13 @@ def target_through(target: Policy, schedule: PrefixSchedule, segment: int) -> Pr
 def segment_end_action_values(env: Environment, target: Policy, schedule: PrefixSchedule) -> Float[Tensor, "N V"]:
     """Expected return of token y after h, then the target to the end of the segment of y, then the schedule.
 
-    Q(h, y) = E[R | h, y; target while S(h') = S(h), behaviours mu_S(h') afterwards]
+    Q(h, y) = E[R | h, y; target while S(h') = S(h), behaviors mu_S(h') afterwards]
 
     Parameters
     ----------
     env : Environment          up to 2^20 responses
     target : Policy
-    schedule : PrefixSchedule  a realised schedule: for exogenous noise ask once per branch
+    schedule : PrefixSchedule  a realized schedule: for exogenous noise ask once per branch
 
     Returns
     -------

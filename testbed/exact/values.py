@@ -9,13 +9,14 @@ from torch import Tensor
 from testbed.core.errors import InputError
 from testbed.core.prefix_order import node_count, node_index
 from testbed.environments.base import Environment
-from testbed.exact.law import response_table
+from testbed.exact.law import require_enumerable, response_table
 from testbed.policies.base import Policy
 from testbed.policies.schedule import PrefixSchedule, one
 
 
 def behavior_table(env: Environment, source: PrefixSchedule | Policy) -> Float[Tensor, "N V"]:
-    """Log-probabilities of the next token after every prefix, for a policy or a realised schedule."""
+    """Log-probabilities of the next token after every prefix, for a policy or a realized schedule."""
+    require_enumerable(env)
     schedule = PrefixSchedule((source,), one()) if isinstance(source, Policy) else source
     return schedule.log_prob_table(env.vocab_size, env.horizon)
 

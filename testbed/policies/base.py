@@ -1,6 +1,6 @@
 """What a policy is: a law for the next token after every prefix, in float64 log-probabilities.
 
-Temperature, top-k, noise and quantisation are policies of their own (they have a law), never post-processing of another's.
+Temperature, top-k, noise and quantization are policies of their own (they have a law), never post-processing of another's.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Behaviour families with one knob: how far a behaviour is from its target, turned continuously from zero.
+"""Behavior families with one knob: how far a behavior is from its target, turned continuously from zero.
 
 Each function maps a policy and a knob to a policy with its own law. Tabular policies stay tabular and Markov policies
 Markov, so that enumeration and recursions still apply; any other policy is wrapped. What divergence a knob produces is

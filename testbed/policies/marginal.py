@@ -39,7 +39,7 @@ def marginal_log_probs(
     InputError   a mask of another shape; a schedule that breaks its rules
 
     Assumes    the noise is drawn once per response, with the schedule's probabilities, before the first token
-    Gives      recorded as the behavior's log-probs: weights pi / mu_mix, the mean of the realised weight given the
+    Gives      recorded as the behavior's log-probs: weights pi / mu_mix, the mean of the realized weight given the
                response, hence unbiased and of smaller second moment (S17)
     Numerics   log space; each branch scores the tokens once per policy of its schedule
 
@@ -63,7 +63,7 @@ def marginal_log_probs(
 
 
 def _running(schedule: PrefixSchedule, tokens: Tensor, mask: Tensor) -> Float[Tensor, "B T"]:
-    """Log-probability of the tokens through each position under one realised schedule."""
+    """Log-probability of the tokens through each position under one realized schedule."""
     with torch.no_grad():
         scores = torch.stack([policy.score(tokens).double() for policy in schedule.policies])
     label = torch.stack([schedule.segments(tokens[:, :t]) for t in range(tokens.shape[1])], 1)

@@ -1,4 +1,4 @@
-"""Schedules: which behaviour policy writes the next token, decided from the prefix and from nothing else.
+"""Schedules: which behavior policy writes the next token, decided from the prefix and from nothing else.
 
 A schedule is handed the prefix, so prefix-measurability holds by construction; schedules that violate it live with the
 counterexamples that need them. Randomness of a schedule is exogenous: `ExogenousSchedule` lists its branches with their
@@ -23,7 +23,7 @@ SegmentOf = Callable[[tuple[int, ...]], int]
 
 
 def one() -> SegmentOf:
-    """One segment: the first behaviour writes everything.
+    """One segment: the first behavior writes everything.
 
     Examples
     --------
@@ -59,7 +59,7 @@ def after_token(token: int) -> SegmentOf:
 def hazard(rate: float, seed: int, last: int = 1) -> SegmentOf:
     """Boundaries that fall before each position t >= 1 with probability `rate`, from noise keyed by (seed, t) only.
 
-    One realisation of an exogenous schedule; the label never exceeds `last`.
+    One realization of an exogenous schedule; the label never exceeds `last`.
     """
     if not 0 <= rate <= 1:
         raise InputError("`rate` must lie in [0, 1]", found=rate)
@@ -73,11 +73,11 @@ def hazard(rate: float, seed: int, last: int = 1) -> SegmentOf:
 
 
 class PrefixSchedule:
-    """Behaviour policies and the rule that picks one from the prefix.
+    """Behavior policies and the rule that picks one from the prefix.
 
     Parameters
     ----------
-    policies : sequence of Policy      behaviours mu_0, mu_1, ...
+    policies : sequence of Policy      behaviors mu_0, mu_1, ...
     segment_of : tuple[int, ...] -> int   segment of the *next* token given the tokens so far
 
     Raises
@@ -95,7 +95,7 @@ class PrefixSchedule:
 
     def __init__(self, policies: Sequence[Policy], segment_of: SegmentOf) -> None:
         if not policies:
-            raise InputError("a schedule needs at least one behaviour policy", found="none")
+            raise InputError("a schedule needs at least one behavior policy", found="none")
         self.policies = tuple(policies)
         self.segment_of = segment_of
         self.vocab_size = self.policies[0].vocab_size
@@ -140,7 +140,7 @@ class PrefixSchedule:
         return torch.tensor([self.segment(p) for p in prefixes(vocab_size, horizon)], dtype=torch.int64)
 
     def log_prob_table(self, vocab_size: int, horizon: int) -> Float[Tensor, "N V"]:
-        """Next-token law actually used after every prefix: the composite behaviour, in node order."""
+        """Next-token law actually used after every prefix: the composite behavior, in node order."""
         segment = self.segment_table(vocab_size, horizon)
         out = torch.empty(node_count(vocab_size, horizon), vocab_size, dtype=torch.float64)
         for t in range(horizon):
@@ -152,12 +152,12 @@ class PrefixSchedule:
         return out
 
     def branches(self) -> list[tuple[float, PrefixSchedule]]:
-        """Return the realisations of the exogenous noise with their probabilities: here there is none."""
+        """Return the realizations of the exogenous noise with their probabilities: here there is none."""
         return [(1.0, self)]
 
 
 class ExogenousSchedule:
-    """A random schedule whose noise xi is independent of the tokens: its realisations with their probabilities.
+    """A random schedule whose noise xi is independent of the tokens: its realizations with their probabilities.
 
     Raises
     ------
@@ -172,7 +172,7 @@ class ExogenousSchedule:
         self.vocab_size = self._branches[0][1].vocab_size
 
     def branches(self) -> list[tuple[float, PrefixSchedule]]:
-        """Return the realisations of the exogenous noise with their probabilities."""
+        """Return the realizations of the exogenous noise with their probabilities."""
         return list(self._branches)
 
 

@@ -1,4 +1,4 @@
-"""The rollout engine: draws responses token by token under a schedule and records what each behaviour assigned.
+"""The rollout engine: draws responses token by token under a schedule and records what each behavior assigned.
 
 All randomness, the schedule's own noise included, goes through one Chooser, so that the same code samples (RandomChooser), has
 its output law enumerated (ReplayChooser), and is compared path by path with other engines (KeyedChooser).
@@ -25,7 +25,7 @@ def rollout(
     target: Policy | None = None,
     group: Tensor | None = None,
 ) -> SegmentedBatch:
-    """Draw n responses and record segments, behaviour log-probs, target log-probs and rewards.
+    """Draw n responses and record segments, behavior log-probs, target log-probs and rewards.
 
     Parameters
     ----------
@@ -33,7 +33,7 @@ def rollout(
     schedule : a Policy, PrefixSchedule or ExogenousSchedule (its branch is drawn per response, before the first token)
     n : int                  responses, >= 1
     chooser : Chooser        the only source of randomness; keys are (response, position), position -1 for the branch
-    target : Policy | None   whose log-probs are recorded as `logp_target`; None scores the composite behaviour itself
+    target : Policy | None   whose log-probs are recorded as `logp_target`; None scores the composite behavior itself
     group : Int64[Tensor, " n"] | None   prompt ids (None: one prompt)
 
     Returns
@@ -58,7 +58,7 @@ def rollout(
         schedule = PrefixSchedule((schedule,), one())
     if schedule.vocab_size != env.vocab_size:
         raise InputError(
-            "behaviours and environment must share one vocabulary", found=f"{schedule.vocab_size} and {env.vocab_size}"
+            "behaviors and environment must share one vocabulary", found=f"{schedule.vocab_size} and {env.vocab_size}"
         )
     branches = schedule.branches()
     rows = torch.arange(n)
@@ -105,13 +105,13 @@ def _next_laws(branches: list[tuple[float, PrefixSchedule]], branch: Tensor, pre
     label = torch.empty(prefix.shape[0], dtype=torch.int64)
     log_probs = torch.empty(prefix.shape[0], branches[0][1].vocab_size, dtype=torch.float64)
     for number in branch.unique().tolist():
-        realised = branches[number][1]
+        realized = branches[number][1]
         mine = branch == number
-        labels = realised.segments(prefix[mine])
+        labels = realized.segments(prefix[mine])
         label[mine] = labels
         for k in labels.unique().tolist():
             here = mine.clone()
             here[mine] = labels == k
             with torch.no_grad():
-                log_probs[here] = realised.policies[k].next_log_probs(prefix[here]).double()
+                log_probs[here] = realized.policies[k].next_log_probs(prefix[here]).double()
     return label, log_probs

@@ -1,4 +1,4 @@
-"""Intervals with a declared coverage, each labelled with its level and the method that guarantees (or only aims at) it.
+"""Intervals with a declared coverage, each labeled with its level and the method that guarantees (or only aims at) it.
 
 | function | of | coverage |
 |---|---|---|

@@ -70,7 +70,7 @@ def clip_objective(
     eps_high: float | int,
     dual: float | int = math.inf,
 ) -> Float[Tensor, "B T"]:
-    """Value of the clipped surrogate, to be maximised: min(r A, clip(r) A), for A < 0 not below dual * A.
+    """Value of the clipped surrogate, to be maximized: min(r A, clip(r) A), for A < 0 not below dual * A.
 
     Unbounded below for A < 0 unless `dual` is finite. 0 where A = 0, even at r = inf.
 

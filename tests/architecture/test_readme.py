@@ -29,7 +29,9 @@ def test_the_two_commands_come_first():
 
 def test_the_python_examples_print_what_the_page_says(capsys):
     """A python block directly followed by a text block must print exactly that text."""
-    blocks = re.findall(r"^```python\n(.*?)^```\n\n(?:```text\n(.*?)^```)?", README.read_text(), re.DOTALL | re.MULTILINE)
+    blocks = re.findall(
+        r"^```python\n(.*?)^```\n\n(?:```text\n(.*?)^```)?", README.read_text(), re.DOTALL | re.MULTILINE
+    )
     assert any(printed for _, printed in blocks)
     for block, printed in blocks:
         exec(compile(block, str(README), "exec"), {"__name__": "readme"})

@@ -1,4 +1,4 @@
-"""The numerics contract through the loss: every rule x granularity x normaliser x denominator."""
+"""The numerics contract through the loss: every rule x granularity x normalizer x denominator."""
 
 import math
 

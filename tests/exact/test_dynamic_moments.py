@@ -69,10 +69,10 @@ def test_moments_are_those_of_the_enumerated_law(estimator, size):
 @pytest.mark.parametrize("estimator", ESTIMATORS)
 def test_lost_support_and_forbidden_tokens(estimator):
     env, pi, schedule = world(6)
-    mu = Truncated(schedule.policies[0], top_k=2)  # the target can write what the behaviour cannot
+    mu = Truncated(schedule.policies[0], top_k=2)  # the target can write what the behavior cannot
     assert agrees(env, pi, PrefixSchedule((mu, schedule.policies[1]), cuts((2,))), estimator)
     table = pi.logits.clone()
-    table[0, 1] = float("-inf")  # the behaviour can write what the target cannot
+    table[0, 1] = float("-inf")  # the behavior can write what the target cannot
     assert agrees(env, MarkovPolicy(table, env.transition), schedule, estimator)
 
 

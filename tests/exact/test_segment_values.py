@@ -1,4 +1,4 @@
-"""Target to the end of the segment, behaviours afterwards: against the two policies' own values and by hand."""
+"""Target to the end of the segment, behaviors afterwards: against the two policies' own values and by hand."""
 
 import pytest
 import torch
@@ -32,7 +32,7 @@ def test_the_segment_of_the_token_decides_where_the_target_stops(policies):
     tree, schedule = PrefixTree.random(2, 3, 0), PrefixSchedule((mu, other), cuts((2,)))
     value = segment_end_action_values(tree, pi, schedule)
     p, q, reward = pi.table.exp(), other.table.exp(), tree.rewards.reshape(2, 2, 2)
-    after_two = (q[3:].reshape(2, 2, 2) * reward).sum(2)  # the last token is a behaviour's
+    after_two = (q[3:].reshape(2, 2, 2) * reward).sum(2)  # the last token is a behavior's
     torch.testing.assert_close(value[0], (p[1:3] * after_two).sum(1), rtol=1e-12, atol=0)
     torch.testing.assert_close(value[1:3], after_two, rtol=1e-12, atol=0)
     assert (value[0] - action_values(tree, pi)[0]).abs().max() > 1e-3

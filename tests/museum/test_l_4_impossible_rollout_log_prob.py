@@ -44,7 +44,7 @@ def test_ours_refuses_it_and_says_where():
 
 
 def test_ours_has_the_contract_in_writing():
-    assert "behaviour log-prob of -inf" in SegmentedBatch.__doc__
+    assert "behavior log-prob of -inf" in SegmentedBatch.__doc__
     assert "-inf where a numerator probability of 0 is included" in log_ratios.__doc__
 
 

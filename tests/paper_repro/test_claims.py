@@ -8,9 +8,9 @@ import pytest
 
 from paper_repro.__main__ import app
 from paper_repro.claims import claims
-from theory.verdict_file import load_verdicts, verdict_word
 from testbed.core.command import run_command
 from testbed.core.errors import InputError
+from theory.verdict_file import load_verdicts, verdict_word
 
 
 @pytest.fixture

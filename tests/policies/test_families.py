@@ -1,4 +1,4 @@
-"""Behaviour families: zero knob is the target, the same prefix has the same noise, every law sums to one."""
+"""Behavior families: zero knob is the target, the same prefix has the same noise, every law sums to one."""
 
 import pytest
 import torch

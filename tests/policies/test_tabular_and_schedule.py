@@ -51,7 +51,7 @@ def test_policy_answers_by_prefix():
         (lambda: TabularPolicy(torch.full((1, 2), math.nan)), "must allow a token"),
         (lambda: TabularPolicy.from_probs(torch.tensor([[0.5, 0.6]])), "sum to 1"),
         (lambda: TabularPolicy.from_probs(torch.tensor([[-0.5, 1.5]])), "non-negative"),
-        (lambda: PrefixSchedule((), one()), "at least one behaviour"),
+        (lambda: PrefixSchedule((), one()), "at least one behavior"),
         (lambda: PrefixSchedule((MU, TabularPolicy.random(3, 2, 0)), one()), "share one vocabulary"),
         (lambda: PrefixSchedule((MU,), lambda p: -1).segment(()), r"found -1 after prefix \(\)"),
         (lambda: PrefixSchedule((MU,), lambda p: 1).segment(()), r"0 <= segment < 1.*found 1"),

@@ -214,6 +214,8 @@ def test_pi_and_e_stay_exact():
     for constant in (sp.pi, sp.E):
         near = sp.Rational(sp.N(constant, 60))  # equal to 40 digits and more, not to the machine's 16
         same = Derivation([[Step("a", X * constant, ""), Step("b", X * near, "")]], RIGHT.point, RIGHT.bind)
-        other = Derivation([[Step("a", X * constant, ""), Step("b", X * (near + sp.Rational(1, 10**20)), "")]], RIGHT.point, RIGHT.bind)
+        other = Derivation(
+            [[Step("a", X * constant, ""), Step("b", X * (near + sp.Rational(1, 10**20)), "")]], RIGHT.point, RIGHT.bind
+        )
         assert check_steps(same) == ""
         assert "does not follow" in check_steps(other)

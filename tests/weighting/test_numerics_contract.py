@@ -153,8 +153,8 @@ def empty_parts_contribute_nothing(rule, granularity):
     kept = torch.tensor([0, 1, 3])
     without = run(rule, granularity, batch.select(kept))
     assert torch.equal(without.value, w.value[kept])
-    relabelled = torch.where(batch.segment > 1, batch.segment + 5, batch.segment)
-    assert same(run(rule, granularity, batch.replaced(segment=relabelled)), w)
+    relabeled = torch.where(batch.segment > 1, batch.segment + 5, batch.segment)
+    assert same(run(rule, granularity, batch.replaced(segment=relabeled)), w)
     for nothing in (batch.replaced(mask=torch.zeros_like(batch.mask)), batch.select(torch.tensor([2]))):
         none_left = run(rule, granularity, nothing)
         assert_clean(none_left)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import re
 from functools import lru_cache
 
@@ -12,7 +13,9 @@ WORDS = "|".join(
 )
 LONGEST = 400  # characters of LaTeX: a longer line is an enumeration, and no reader follows it
 WORD = re.compile(rf"(?<![\\A-Za-z])(?<!\\mathrm{{)(?<!\\text{{)(?:{WORDS})(?![A-Za-z])")
-TIGHT = re.compile(r"<mo>(min|max|sup|exp|log)</mo>(?=<mo[^>]*>(?:&#x00028;|&#x0005B;|\||&#x02016;))")
+TIGHT = re.compile(r"<mo>(min|max|sup|exp|log)</mo>(?=<mo[^>]*>[(\[|‖])")
+ENTITY = re.compile("&#x0*([0-9A-Fa-f]+);")
+SINGLE = re.compile(r"<mrow>(<(m[ion])>[^<]*</\2>)</mrow>")  # a row of one
 UPRIGHT = re.compile(r'<mrow>((?:<mi mathvariant="normal">[^<]</mi>){2,})</mrow>')
 
 
@@ -36,13 +39,14 @@ def mathml(tex: str, display: str = "block") -> Markup:
     """
     from latex2mathml.converter import convert
 
-    found = convert(_plain_latex(tex), display=display)
-    found = found.replace(' xmlns="http://www.w3.org/1998/Math/MathML"', "").replace("&#x0003C;", "&lt;")
+    found = convert(_plain_latex(tex), display=display).replace(' xmlns="http://www.w3.org/1998/Math/MathML"', "")
+    found = ENTITY.sub(lambda m: html.escape(chr(int(m[1], 16))), found)
     found = found.replace(r">\|<", ">‖<")  # a norm with a size
     found = UPRIGHT.sub(lambda m: f"<mi>{''.join(re.findall('>([^<])<', m[1]))}</mi>", found)
-    found = found.replace('<mo stretchy="false">&#x0007C;</mo>', '<mo stretchy="false" lspace="0" rspace="0">|</mo>')
-    found = found.replace("<mo>&#x0002F;</mo>", '<mo lspace="0" rspace="0">/</mo>')
+    found = found.replace('<mo stretchy="false">|</mo>', '<mo stretchy="false" lspace="0" rspace="0">|</mo>')
+    found = found.replace("<mo>/</mo>", '<mo lspace="0" rspace="0">/</mo>')
     found = TIGHT.sub(r'<mo lspace="0.17em" rspace="0">\1</mo>', found)
+    found = SINGLE.sub(r"\1", found)
     if "\\" in found:
         raise ValueError(f"LaTeX that MathML cannot show: {tex}")
     return Markup(found)

@@ -7,7 +7,7 @@ STYLE = """
   --tint: #222427; --good: #6fcf97; --bad: #ff8b80; --note: #e8b762; --link: #8ab8f0; } }
 * { box-sizing: border-box; }
 html { -webkit-text-size-adjust: 100%; scroll-padding-top: 1rem; }
-body { margin: 0 auto; padding: 1.2rem 1rem 4rem; max-width: 56rem; background: var(--paper); color: var(--ink);
+body { margin: 0 auto; padding: 1.2rem 1rem 4rem; max-width: 62rem; background: var(--paper); color: var(--ink);
   font: 1.03rem/1.55 Charter, "Bitstream Charter", "Sitka Text", Cambria, Georgia, serif; overflow-wrap: break-word; }
 h1, h2, h3, h4, nav, table, summary, .badges, dl, figcaption { font-family: system-ui, "Segoe UI", Roboto, "Helvetica Neue",
   Arial, sans-serif; }
@@ -16,7 +16,9 @@ h2 { font-size: 1.3rem; margin: 3rem 0 .6rem; padding-top: .5rem; border-top: 2p
 h3 { font-size: 1.08rem; line-height: 1.35; margin: 0 0 .4rem; }
 h4 { font-size: .78rem; letter-spacing: .06em; text-transform: uppercase; color: var(--soft); margin: 1.2rem 0 .25rem; }
 p { margin: .4rem 0 .8rem; }
-a { color: var(--link); text-underline-offset: .15em; }
+p, ol, ul, .statement, .warning { max-width: 48rem; }
+td.line { min-width: 17rem; }
+a { color: var(--link); text-underline-offset: .15em; } a.ref { color: inherit; text-decoration-style: dotted; }
 ol, ul { margin: .3rem 0 .8rem; padding-left: 1.5rem; }
 code { font: .88em ui-monospace, "SF Mono", Menlo, Consolas, "DejaVu Sans Mono", monospace; overflow-wrap: anywhere; }
 pre { background: var(--tint); padding: .7rem .9rem; overflow-x: auto; border-radius: 4px; }
@@ -40,7 +42,7 @@ th { text-align: left; font-weight: 600; border-bottom: 1.5px solid var(--ink);
   padding: .3rem .7rem .3rem 0; vertical-align: bottom; }
 td { border-bottom: 1px solid var(--line); padding: .35rem .7rem .35rem 0; vertical-align: top; }
 th.number, td.number { text-align: right; white-space: nowrap; }
-td p { margin: 0; }
+td p { margin: 0; } td code { overflow-wrap: normal; }
 .scroll { overflow-x: auto; } .scroll table { width: auto; min-width: 60%; } .scroll td { white-space: nowrap; }
 .scroll td:last-child { white-space: normal; min-width: 12rem; } .scroll td.number { min-width: 0; white-space: nowrap; }
 details { margin: .5rem 0 1rem; } summary { cursor: pointer; padding: .35rem 0; font-weight: 600; font-size: .92rem; }
@@ -56,7 +58,7 @@ figure img { display: block; width: 100%; max-width: 26rem; height: auto; }
 figure.wide img { width: 100%; min-width: 42rem; max-width: none; }
 @media (max-width: 40rem) {
   body { font-size: 1rem; padding-inline: .8rem; }
-  table.stack, .stack tbody, .stack tr, .stack td.line { display: block; width: 100%; }
+  table.stack, .stack tbody, .stack tr, .stack td.line { display: block; width: 100%; min-width: 0; }
   .stack thead { position: absolute; left: -9999px; }
   .stack tr { border-bottom: 1px solid var(--ink); padding: .5rem 0; }
   .stack td, .stack td.number { display: inline-block; border: 0; padding: .1rem 0; margin-right: .9rem; text-align: left;
@@ -68,14 +70,15 @@ figure.wide img { width: 100%; min-width: 42rem; max-width: none; }
   @page { size: A4; margin: 16mm 15mm; }
   :root { color-scheme: light; --ink: #000; --paper: #fff; --soft: #444; --line: #bbb; --tint: #f4f4f4;
     --good: #000; --bad: #000; --note: #000; --link: #000; }
-  body { font-size: 9.5pt; line-height: 1.4; max-width: none; padding: 0; }
+  html { font-size: 9pt; } body { font-size: 1rem; line-height: 1.4; max-width: none; padding: 0; }
   table { font-size: 7.5pt; } .scroll { overflow: visible; } .scroll td { white-space: normal; }
-  a { text-decoration: none; }
-  h2 { break-before: page; } h2, h3, h4, summary { break-after: avoid; }
+  a { text-decoration: none; } td.line { min-width: 0; width: 38%; }
+  pre { white-space: pre-wrap; overflow: visible; } h2 { break-before: page; }
+  #reproduce { break-before: auto; } h2, h3, h4, summary { break-after: avoid; }
   tr, .step, figure, .statement { break-inside: avoid; } thead { display: table-header-group; }
   details::details-content { content-visibility: visible; display: block; block-size: auto; }
   summary { list-style: none; } summary::-webkit-details-marker { display: none; }
-  .formula { overflow: visible; font-size: 8pt; }
+  .formula { overflow: visible; }
   figure img { max-width: 8.2cm; } figure.wide img { min-width: 0; max-width: 100%; }
 }
 """

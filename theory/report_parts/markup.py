@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -92,6 +93,20 @@ def table(
     ]
     whole = element("table", element("thead", head), element("tbody", *body), class_="stack" if stack else None)
     return whole if stack else element("div", whole, class_="scroll", tabindex="0")
+
+
+def name_code(name: str) -> Markup:
+    """A name in code type that a narrow column may break after its underscores, and nowhere else.
+
+    Examples
+    --------
+    >>> name_code("two_segments")
+    '<code>two_<wbr>segments</code>'
+    """
+    return element(
+        "code",
+        *(safe(part, Markup("<wbr>") if part.endswith("_") else None) for part in re.findall("[^_]*_|[^_]+", name)),
+    )
 
 
 def folded(summary: Piece, *pieces: Piece, open_: bool = False) -> Markup:

@@ -22,12 +22,14 @@ GREEK = "|".join(sorted(LETTERS, key=len, reverse=True))
 TOKEN = re.compile(
     rf"""(?P<name>(?<![A-Za-z0-9_])(?:(?:{GREEK})(?![A-Za-z0-9])
                   |(?:{"|".join(BEFORE_SCRIPT)}|[A-Za-z]|\d+)(?=[_^][A-Za-z0-9({{*])))
-       |(?P<script>(?<=[\w)\]|}}*'])[_^](?=[A-Za-z0-9({{*]))
+       |(?P<script>(?<=[\w)\]|}}*'+])[_^](?=[A-Za-z0-9({{*]))
        |(?P<root>(?<![A-Za-z])sqrt(?![A-Za-z])\s?)
        |(?P<plus>(?<=\))\+(?=[\s.,;:)\]/^]|$))
        |(?P<sum>(?<![A-Za-z])sum(?=\s(?:[A-Za-z]\b(?!\s[a-z]{{2}})|\([a-z]-|sqrt)))
        |(?P<star>(?<![\w*])\*[a-z]+(?:\s[a-z]+)*\*(?![\w*]))
-       |(?P<minus>(?:(?<=\b\w)|(?<=[)\]}}]))-(?=\w\b|\()|(?<=[\s(=])-(?=[A-Z\d(\[]))
+       |(?P<minus>(?:(?<=\b\w)|(?<=[)\]}}]))-(?=\w\b|\()|(?:^|(?<=[\s(\[=]))-(?=[A-Z\d(\[]))
+       |(?P<power>(?<![\w.])\d+(?:\.\d+)?e[+-]?\d+(?![\w.]))
+       |(?P<theorem>(?<![\w/])[SOKGCV]\d{{1,2}}(?![\w(]))
        |(?P<sign><=|>=|!=|->|\+-|(?<=\s)-(?=\s)|~|(?<=<\s)inf\b)""",
     re.VERBOSE,
 )
@@ -73,6 +75,13 @@ def _formulas(text: str) -> Markup:
             base = place
         elif match["root"]:
             found.append(Markup("√"))
+        elif match["theorem"]:
+            found.append(element("a", word, href=f"#{word}", class_="ref"))
+        elif match["power"]:
+            mantissa, exponent = word.split("e")
+            found.append(
+                safe(mantissa, Markup("&nbsp;×&nbsp;10"), element("sup", str(int(exponent)).replace("-", "−")))
+            )
         elif match["sum"]:
             found.append(Markup("∑"))
         elif match["star"]:

@@ -33,11 +33,15 @@ def _section(section: Section) -> Markup:
     numbers = [i for i, name in enumerate(section.header) if i and name not in section.text]
     body = [[prose(cell) for cell in row] for row in section.rows]
     return safe(
-        element("h3", section.title.capitalize() if section.title.isupper() else section.title),
+        element("h3", _title(section.title)),
         element("p", prose(section.says)) if section.says else None,
         table(section.header, body, numbers=numbers, stack=False) if section.header else None,
         *(element("p", prose(remark), class_="soft") for remark in section.remarks),
     )
+
+
+def _title(title: str) -> str:
+    return title.capitalize().replace("spire", "SPIRE") if title.isupper() else title
 
 
 def _numbers(value: Any) -> Any:

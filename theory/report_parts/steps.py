@@ -50,8 +50,8 @@ def _line(number: int, step: Step, *, first: bool) -> Markup:
     components = len(step.flat())
     if tex:
         shown = element("div", mathml(tex if first else with_relation(tex, step.relation)), class_="formula")
-        more = f" First of {components} components." if components > 1 and not step.tex else ""
+        more = f" (the first of {components} components)" if components > 1 and not step.tex else ""
     else:
-        shown, more = None, f" (An expression of {components} components, too long to print.)"
+        shown, more = None, " (too long to print)"
     why = element("p", "" if first else "because ", prose(step.why), more, class_="why")
     return element("div", element("span", str(number), class_="soft"), element("div", shown, why), class_="step")

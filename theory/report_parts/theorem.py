@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from theory.report_parts.images import SHOWN, picture
-from theory.report_parts.markup import Markup, Piece, element, folded, safe, table
+from theory.report_parts.markup import Markup, Piece, element, folded, name_code, safe, table
 from theory.report_parts.notation import number, prose
 from theory.report_parts.steps import derivation_steps
 from theory.verdict_file import verdict_word
@@ -50,9 +50,9 @@ def article(verdict: dict[str, Any], figures: Path | None) -> Markup:
         element("p", READING.format(_paper(verdict)), class_="warning") if verdict.get("reading") else None,
         _derivation(name, verdict.get("derivation")),
         _titled("Claims", _claims(verdict["claims"])) if verdict.get("claims") else _first_claim(verdict),
+        picture(SHOWN.get(name), figures),
         _mutants(verdict.get("mutants") or []),
         _titled("Sampled check", _sampled(verdict["sampled"])) if verdict.get("sampled") else None,
-        picture(SHOWN.get(name), figures),
         _titled("What it means", element("p", prose(verdict["outcome"]))) if verdict.get("outcome") else None,
     ]
     return element("article", *parts, id=name)
@@ -90,10 +90,10 @@ def _claims(claims: list[dict[str, Any]]) -> Markup:
         (
             safe(
                 element("span", TICK if c["holds"] else CROSS, class_="good" if c["holds"] else "bad"),
-                " ", element("code", c["name"]), element("p", prose(c["says"]), class_="soft"),
+                " ", name_code(c["name"]), element("p", prose(c["says"]), class_="soft"),
             ),
-            number(c["lhs"], 9), RELATIONS.get(c["relation"], c["relation"]), number(c["rhs"], 9), number(c["gap"], 2),
-            number(c["tolerance"], 2), number(c["instances"]), element("code", c["worst"]),
+            number(c["lhs"], 7), RELATIONS.get(c["relation"], c["relation"]), number(c["rhs"], 7), number(c["gap"], 2),
+            number(c["tolerance"], 2), number(c["instances"]), name_code(c["worst"]),
         )
         for c in claims
     ]  # fmt: skip
@@ -107,7 +107,7 @@ def _claims(claims: list[dict[str, Any]]) -> Markup:
 def _first_claim(verdict: dict[str, Any]) -> Markup:
     header = ("left", "right", "gap", "tolerance", "instances")
     row = (
-        number(verdict.get("lhs"), 9), number(verdict.get("rhs"), 9), number(verdict.get("gap"), 2),
+        number(verdict.get("lhs"), 7), number(verdict.get("rhs"), 7), number(verdict.get("gap"), 2),
         number(verdict.get("tolerance"), 2), number(verdict.get("instances")),
     )  # fmt: skip
     return _titled("First claim", table(header, [row], numbers=range(5)))
@@ -121,12 +121,12 @@ def _mutants(mutants: list[dict[str, Any]]) -> Markup | None:
         (
             safe(
                 element("span", TICK if m.get("killed") else CROSS, class_="good" if m.get("killed") else "bad"),
-                " ", element("code", m["name"]), element("p", prose(str(m.get("why", ""))), class_="soft"),
+                " ", name_code(m["name"]), element("p", prose(str(m.get("why", ""))), class_="soft"),
                 element("p", m["problem"], class_="bad") if m.get("problem") else None,
             ),
             kinds.get(str(m.get("kind")), str(m.get("kind", ""))),
             number(m.get("margin"), 3), number(m.get("required"), 2),
-            safe([safe(", " if i else None, element("code", name)) for i, name in enumerate(m.get("broke", ()))]),
+            safe([safe(", " if i else None, name_code(name)) for i, name in enumerate(m.get("broke", ()))]),
         )
         for m in mutants
     ]  # fmt: skip

@@ -155,7 +155,7 @@ def finished_draft_world() -> list[World]:
 
 
 def truncated_support_world() -> list[World]:
-    """A behaviour that keeps only the likeliest token of each law (top-k 1 on 2 tokens): it cannot draw the other."""
+    """A behavior that keeps only the likeliest token of each law (top-k 1 on 2 tokens): it cannot draw the other."""
     base = world("truncated_support", 2, 2, cuts((1,)))
     tables = [Truncated(mu, top_k=1) for mu in base.behaviors]
     mus = tuple(TabularPolicy(PrefixSchedule((p,), lambda prefix: 0).log_prob_table(2, 2)) for p in tables)
@@ -174,8 +174,8 @@ THEOREM = Theorem(
     title="the product of ratios stopped at a segment's end corrects everything known by then",
     hypotheses=(
         "boundaries are prefix-measurable: S is a function of the prefix and of noise xi independent of the tokens",
-        "every behaviour gives positive probability to whatever the target can draw",
-        "with noise xi, the weight uses the behaviours that were realised",
+        "every behavior gives positive probability to whatever the target can draw",
+        "with noise xi, the weight uses the behaviors that were realized",
     ),
     statement="E_mu[W_(k) f] = E_pi[f] for every f measurable at the end of segment k",
     source="literature (likelihood-ratio martingale stopped at a stopping time)",
@@ -201,7 +201,7 @@ THEOREM = Theorem(
             breaks=("corrected",),
             instances=peeking_world,
             measure=measure_whole,
-            why="the label depends on the token being drawn, so the recorded behaviour is not the one that drew it",
+            why="the label depends on the token being drawn, so the recorded behavior is not the one that drew it",
         ),
         Mutant(
             name="boundary_after_finished_draft",
@@ -216,7 +216,7 @@ THEOREM = Theorem(
             kind="hypothesis",
             breaks=("corrected",),
             instances=truncated_support_world,
-            why="a top-k behaviour never draws tokens the target may draw: their events have weighted probability 0",
+            why="a top-k behavior never draws tokens the target may draw: their events have weighted probability 0",
         ),
         Mutant(
             name="ratio_inverted",
@@ -232,7 +232,7 @@ THEOREM = Theorem(
             breaks=("corrected",),
             on=("two_segments", "three_segments"),
             plant=bugs.last_segment_only,
-            why="only the newest segment is corrected; needs two segments with target != first behaviour",
+            why="only the newest segment is corrected; needs two segments with target != first behavior",
         ),
     ),
 )

@@ -74,7 +74,7 @@ def _derivation(shape: tuple[Any, ...]) -> Derivation:
 
 
 def uncovered_world() -> list[World]:
-    """A first behaviour that never draws token 0, although the target does."""
+    """A first behavior that never draws token 0, although the target does."""
     base = world("uncovered", 2, 2, cuts((1,)))
     blind = TabularPolicy.from_probs(torch.tensor([[0.0, 1.0]] * 3))
     schedule = PrefixSchedule((blind, base.behaviors[1]), cuts((1,)))
@@ -82,21 +82,21 @@ def uncovered_world() -> list[World]:
 
 
 def sampled() -> MeanCheck:
-    """E_mu[W_T R] against E_pi[R] from sampled rollouts with three behaviours."""
+    """E_mu[W_T R] against E_pi[R] from sampled rollouts with three behaviors."""
     instance = next(w for w in standard_worlds() if w.name == "three_segments")
     return MeanCheck.of_weighted_reward("S2", instance, effect=0.25)
 
 
 TOLD_APART = ("two_segments", "three_segments")
-WHY = "needs at least two different behaviours, one token of each"
+WHY = "needs at least two different behaviors, one token of each"
 THEOREM = Theorem(
     id="S2",
     kind="identity",
     title="full product of recorded ratios: the gradient is unbiased for every admissible schedule",
     hypotheses=(
         "boundaries are prefix-measurable or exogenous (S1)",
-        "each token's ratio uses the behaviour that drew it",
-        "every behaviour supports the target",
+        "each token's ratio uses the behavior that drew it",
+        "every behavior supports the target",
     ),
     statement="E_mu[W_T R sum_t s_t] = G, the gradient of E_pi[R]",
     source="literature (importance sampling of the score-function estimator); SPIRE's first reading",
@@ -113,7 +113,7 @@ THEOREM = Theorem(
             kind="hypothesis",
             breaks=("unbiased",),
             instances=uncovered_world,
-            why="a behaviour that cannot draw a token the target draws loses that token's share of the gradient",
+            why="a behavior that cannot draw a token the target draws loses that token's share of the gradient",
         ),
         Mutant(
             name="labels_shifted",
@@ -124,12 +124,12 @@ THEOREM = Theorem(
             plant=bugs.labels_shifted,
         ),
         Mutant(
-            name="all_labelled_newest",
+            name="all_labeled_newest",
             kind="bug",
             breaks=("unbiased",),
             on=TOLD_APART,
-            why=f"every token is filed under the newest behaviour; {WHY}",
-            plant=bugs.all_labelled_newest,
+            why=f"every token is filed under the newest behavior; {WHY}",
+            plant=bugs.all_labeled_newest,
         ),
         Mutant(
             name="only_last_segment_corrected",

@@ -212,7 +212,7 @@ THEOREM = Theorem(
     title="prefix products are exact with the target's own critic, or reward by reward",
     hypotheses=(
         "boundaries are prefix-measurable or exogenous (S1)",
-        "every behaviour supports the target",
+        "every behavior supports the target",
         "Q is the critic of the *target*; b is a function of the prefix alone",
         "W_t includes the token's own ratio",
     ),
@@ -255,7 +255,7 @@ THEOREM = Theorem(
             kind="hypothesis",
             breaks=(*BOTH, "per_decision"),
             instances=lambda: [uncovered_world(), uncovered_world(STEPS, step_rewards=True)],
-            why="what the behaviour never draws is missing from the mean",
+            why="what the behavior never draws is missing from the mean",
         ),
         Mutant(
             name="product_through_t_minus_1",

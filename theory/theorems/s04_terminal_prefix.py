@@ -1,4 +1,4 @@
-"""S4: prefix and segment-end products with a terminal reward are biased, by exactly the value the later behaviours add."""
+"""S4: prefix and segment-end products with a terminal reward are biased, by exactly the value the later behaviors add."""
 
 from __future__ import annotations
 
@@ -156,7 +156,7 @@ def claims() -> tuple[Claim, ...]:
 
 
 def behaviors_from_the_token_on(right: Any) -> Any:
-    """Bug: the behaviours take over right after the token instead of at the end of its segment."""
+    """Bug: the behaviors take over right after the token instead of at the end of its segment."""
     return lambda env, target, schedule: action_values(env, schedule)
 
 
@@ -167,7 +167,7 @@ THEOREM = Theorem(
     title="with a terminal reward, prefix and segment-end products are biased by what the uncorrected rest is worth",
     hypotheses=(
         "boundaries are prefix-measurable, or depend on exogenous noise xi besides (S1)",
-        "every behaviour supports the target; W uses the realised behaviours",
+        "every behavior supports the target; W uses the realized behaviors",
         "terminal reward R, no critic",
         "'only if': tabular target; constant over the tokens the target can draw at the prefixes it reaches",
     ),
@@ -194,7 +194,7 @@ THEOREM = Theorem(
             breaks=PREDICTED,
             on=("random_behavior", "long_exogenous_boundary"),
             measure=partial(measure, posterior=True),
-            why="xi given (h, y) instead of its prior; told apart by an exogenous schedule whose behaviours differ",
+            why="xi given (h, y) instead of its prior; told apart by an exogenous schedule whose behaviors differ",
         ),
         Mutant(
             name="unbiased_for_every_schedule",
@@ -225,7 +225,7 @@ THEOREM = Theorem(
             kind="hypothesis",
             instances=lambda: [uncovered_world()],
             breaks=("full_product_unbiased", "prefix_critic_unbiased", "segment_end_critic_unbiased", *PREDICTED),
-            why="what the first behaviour never draws is missing from every mean",
+            why="what the first behavior never draws is missing from every mean",
         ),
         Mutant(
             name="product_through_t_minus_1",

@@ -1,4 +1,4 @@
-"""S5: correcting each token alone is the target's update at the behaviours' prefixes; how biased that can be."""
+"""S5: correcting each token alone is the target's update at the behaviors' prefixes; how biased that can be."""
 
 from __future__ import annotations
 
@@ -182,9 +182,9 @@ def one_position_early(right: Any) -> Any:
 THEOREM = Theorem(
     id="S5",
     kind="bound",
-    title="the token ratio gives the target's update at the behaviours' prefixes; its bias grows at most quadratically in length",
+    title="the token ratio gives the target's update at the behaviors' prefixes; its bias grows at most quadratically in length",
     hypotheses=(
-        "boundaries are prefix-measurable or exogenous; every behaviour supports the target",
+        "boundaries are prefix-measurable or exogenous; every behavior supports the target",
         "the advantage is the target's own, A^pi (bounds and first identity)",
         "max over all prefixes and tokens; sqrt 2 in place of 2 for a tabular target",
     ),
@@ -202,7 +202,7 @@ THEOREM = Theorem(
             "equal",
             "token_update",
             "prefix_update",
-            "target's update under the behaviours' prefix law",
+            "target's update under the behaviors' prefix law",
         ),
         Claim("unbiased_refuted", "differs", "token_refuted", "gradient_refuted", "not the gradient", margin=0.05),
         Claim("bound", "at_most", "bias_norm", "bias_bound", "bias <= 2 max|A| max|s| sum_t TV_t"),
@@ -247,7 +247,7 @@ THEOREM = Theorem(
     outcome=(
         "A token ratio (`tis` without a cap, `exact`) corrects the decision, not the prefix it was taken at: biased, by at most "
         "sqrt 2 max|A| max|s| sum_t TV_t even with the exact advantage; a terminal reward adds "
-        "the bias of the behaviours' critic."
+        "the bias of the behaviors' critic."
     ),
     mutants=(
         Mutant(
@@ -287,7 +287,7 @@ THEOREM = Theorem(
             kind="hypothesis",
             breaks=("behavior_prefixes", "terminal_reward", "both_biases"),
             instances=lambda: [uncovered_world()],
-            why="tokens the behaviour never draws are missing from the update",
+            why="tokens the behavior never draws are missing from the update",
         ),
         Mutant(
             name="ratio_inverted",

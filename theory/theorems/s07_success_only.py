@@ -32,7 +32,7 @@ def succeeded(law: ExactLaw) -> Tensor:
     return law.batch.reward == 1
 
 
-def centred(batch: SegmentedBatch) -> list[float]:
+def centered(batch: SegmentedBatch) -> list[float]:
     """All advantages of all groups, under both baselines, with and without division by the spread."""
     found = [
         advantage.group_advantage(batch, baseline, scale)
@@ -69,7 +69,7 @@ def measure(
         "gradient": gradient,
         "pooled": update(stratified if balanced else buffer),
         "gradient_over_total": gradient / total,
-        "advantage": centred((whole if failures else stratified).batch),
+        "advantage": centered((whole if failures else stratified).batch),
         "zero": 0.0,
     }
     if prompts.name.startswith("uneven"):
@@ -234,11 +234,11 @@ THEOREM = Theorem(
     title="success-only replay: stratified by prompt the direction changes, from one buffer of all successes only the scale",
     hypotheses=(
         "R in {0, 1}; only responses with R = 1 are replayed, each prompt has some",
-        "full product of recorded ratios, behaviours that support the target, no baseline",
+        "full product of recorded ratios, behaviors that support the target, no baseline",
         "stratified: prompt x contributes its share d_x (1/X each, say); pooled: all successes count alike, prompts drawn by d_x",
     ),
     statement="E[W R sum_t s_t | x, R=1] = G_x/mu_x(R=1); stratified sum_x d_x G_x/mu_x(R=1), weights mu_x(R=1) turn it into G; "
-    "pooled G / sum_x d_x mu_x(R=1); the centred advantage of a success-only group is 0",
+    "pooled G / sum_x d_x mu_x(R=1); the centered advantage of a success-only group is 0",
     source="ours",
     claims=(
         Claim(
@@ -259,7 +259,11 @@ THEOREM = Theorem(
         Claim("repaired", "equal", "repaired", "gradient", "stratified with weight mu_x(R=1): grad J"),
         Claim("pooled", "equal", "pooled", "gradient_over_total", "pooled: grad J up to one factor"),
         Claim(
-            "centred", "equal", "advantage", "zero", "centred advantages of successes are 0, whatever the group's size"
+            "centered",
+            "equal",
+            "advantage",
+            "zero",
+            "centered advantages of successes are 0, whatever the group's size",
         ),
     ),
     instances=instances,
@@ -301,7 +305,7 @@ THEOREM = Theorem(
         Mutant(
             name="failures_in_the_group",
             kind="hypothesis",
-            breaks=("centred",),
+            breaks=("centered",),
             on=("uneven_two", "equal_rates"),
             measure=lambda p: measure(p, failures=True),
             why="one failure gives the successes of its group an advantage",
@@ -317,7 +321,7 @@ THEOREM = Theorem(
         Mutant(
             name="mean_over_the_drawn",
             kind="bug",
-            breaks=("centred",),
+            breaks=("centered",),
             on=("uneven_two",),
             plant=lambda: planted(advantage, "group_advantage", mean_over_the_drawn),
             why="filtered responses still count in the denominator of the group's mean",

@@ -36,7 +36,7 @@ LAST = [0.0, 1.0, 0.0, 1.0]  # R = 1{y_2 = 1}
 
 
 def rare_reward(name: str, p: float = 0.2, m: float = 0.5) -> World:
-    """Independent tokens, P(1) = p under the target and m under the behaviour, reward for a 1 at the end; tabular."""
+    """Independent tokens, P(1) = p under the target and m under the behavior, reward for a 1 at the end; tabular."""
     pi, mu = (TabularPolicy.from_probs(torch.tensor([[1 - q, q]] * 3).double()) for q in (p, m))
     return World(name=name, env=PrefixTree(2, 2, LAST), target=pi, schedule=PrefixSchedule((mu,), one()))
 
@@ -230,7 +230,7 @@ THEOREM = Theorem(
     kind="counterexample",
     title="prefix products have lower variance term by term with the target's critic, and not otherwise",
     hypotheses=(
-        "prefix-measurable or exogenous boundaries; every behaviour supports the target",
+        "prefix-measurable or exogenous boundaries; every behavior supports the target",
         "termwise: Q is the critic of the target",
         "sums are ordered for tabular targets, where no two positions share a parameter",
     ),
@@ -277,7 +277,7 @@ THEOREM = Theorem(
             breaks=ORDERED,
             instances=lambda: [rare_reward("more_often_drawn")],
             measure=partial(measure, critic="behavior"),
-            why="Q^mu is larger than Q^pi where the behaviour earns the reward more often",
+            why="Q^mu is larger than Q^pi where the behavior earns the reward more often",
         ),
         Mutant(
             name="reward_in_place_of_the_critic",

@@ -1,4 +1,4 @@
-"""S17: under an exogenous schedule the realised weight averages to the weight against the mixture of its branches."""
+"""S17: under an exogenous schedule the realized weight averages to the weight against the mixture of its branches."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def of_each_response(batch: SegmentedBatch, values: Tensor) -> Tensor:
 
 
 def measure(instance: World, schedule: Any = None) -> Quantities:
-    """Realised and mixture weights of the library over the joint law of noise and response.
+    """Realized and mixture weights of the library over the joint law of noise and response.
 
     `schedule` is what the mixture is computed from (default: the one that drew).
     """
@@ -46,19 +46,19 @@ def measure(instance: World, schedule: Any = None) -> Quantities:
     mixed = batch.replaced(
         logp_behavior=marginal.marginal_log_probs(schedule or instance.schedule, batch.tokens, batch.mask)
     )
-    realised, mixture = response_weight(batch), response_weight(mixed)
+    realized, mixture = response_weight(batch), response_weight(mixed)
     mass = of_each_response(batch, law.probs)
-    conditional = of_each_response(batch, law.probs * realised) / mass
-    spread = of_each_response(batch, law.probs * realised**2) / mass - conditional**2
+    conditional = of_each_response(batch, law.probs * realized) / mass
+    spread = of_each_response(batch, law.probs * realized**2) / mass - conditional**2
     terms = moments(law, gradient_terms(batch, weigh("sequence_product", batch), instance.target))
     mixed_terms = moments(law, gradient_terms(mixed, weigh("sequence_product", mixed), instance.target))
     return {
         "conditional": conditional,
         "mixture": of_each_response(batch, law.probs * mixture) / mass,
-        "realised_second": second_moment(realised, probs=law.probs),
+        "realized_second": second_moment(realized, probs=law.probs),
         "mixture_second": second_moment(mixture, probs=law.probs),
         "mixture_plus_spread": second_moment(mixture, probs=law.probs) + float((mass * spread).sum()),
-        "realised_seconds": terms.second,
+        "realized_seconds": terms.second,
         "mixture_seconds": mixed_terms.second,
         "mixture_gradient": mixed_terms.mean,
         "gradient": exact_gradient(instance.env, instance.target),
@@ -115,7 +115,7 @@ def _derivation(shape: tuple[Any, ...]) -> Derivation:
             "definition",
             second,
             "second moment over noise and response",
-            quantity="realised_second",
+            quantity="realized_second",
             tex=r"E[W^2] = \sum_{\xi, y} P(\xi) \mu_\xi(y) \prod_t \rho_t^2",
         ),
         Step(
@@ -173,7 +173,7 @@ def unsupported() -> list[World]:
     return [either("unsupported", blind, TabularPolicy.random(2, 2, STREAM["s17 engine 1"]))]
 
 
-def relabelled() -> list[World]:
+def relabeled() -> list[World]:
     """Which engine is named in the record depends on the finished response: its last token."""
 
     def sampler(w: World) -> ExactLaw:
@@ -184,7 +184,7 @@ def relabelled() -> list[World]:
         return ExactLaw(batch=honest.batch.replaced(logp_behavior=recorded), log_prob=honest.log_prob, branch=named)
 
     base = next(w for w in instances() if w.name == "two_engines")
-    return [World(name="relabelled", env=base.env, target=base.target, schedule=base.schedule, sampler=sampler)]
+    return [World(name="relabeled", env=base.env, target=base.target, schedule=base.schedule, sampler=sampler)]
 
 
 def misjudged(instance: World) -> Quantities:
@@ -205,13 +205,13 @@ def by_token(right: Any) -> Any:
 THEOREM = Theorem(
     id="S17",
     kind="identity",
-    title="exogenous schedule: weights against the mixture of its branches are the mean of the realised ones, and steadier",
+    title="exogenous schedule: weights against the mixture of its branches are the mean of the realized ones, and steadier",
     hypotheses=(
         "the schedule's noise xi is independent of the tokens, and of known law P(xi)",
         "every branch supports the target",
-        "W uses the behaviours of the branch that drew the response",
+        "W uses the behaviors of the branch that drew the response",
     ),
-    statement="E[W_realised | y] = pi(y) / mu_mix(y), mu_mix = sum_xi P(xi) mu_xi; hence E[W_mix^2] <= E[W_realised^2]",
+    statement="E[W_realized | y] = pi(y) / mu_mix(y), mu_mix = sum_xi P(xi) mu_xi; hence E[W_mix^2] <= E[W_realized^2]",
     source="literature (Rao-Blackwell; deterministic-mixture weights)",
     references=(
         "Veach and Guibas, Optimally combining sampling techniques for Monte Carlo rendering, SIGGRAPH 1995",
@@ -223,17 +223,17 @@ THEOREM = Theorem(
             "equal",
             "conditional",
             "mixture",
-            "given the response, the realised weight has mean pi/mu_mix",
+            "given the response, the realized weight has mean pi/mu_mix",
         ),
         Claim(
-            "smaller", "at_most", "mixture_second", "realised_second", "mixture weights have the smaller second moment"
+            "smaller", "at_most", "mixture_second", "realized_second", "mixture weights have the smaller second moment"
         ),
-        Claim("gap", "equal", "realised_second", "mixture_plus_spread", "by the mean variance of W given the response"),
+        Claim("gap", "equal", "realized_second", "mixture_plus_spread", "by the mean variance of W given the response"),
         Claim(
             "terms",
             "at_most",
             "mixture_seconds",
-            "realised_seconds",
+            "realized_seconds",
             "and so has every component of the gradient's terms",
         ),
         Claim(
@@ -256,7 +256,7 @@ THEOREM = Theorem(
             name="noise_follows_the_tokens",
             kind="hypothesis",
             breaks=("conditional", "gap", "smaller", "terms"),
-            instances=relabelled,
+            instances=relabeled,
             why="the recorded branch is a function of the response, so its ratio is not averaged over the posterior",
         ),
         Mutant(
