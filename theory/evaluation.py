@@ -74,7 +74,7 @@ def float_values(exprs: Sequence[sp.Expr], numbers: Mapping[sp.Symbol, Any]) -> 
     >>> [float(v) for v in float_values([x**2 + sp.pi, sp.exp(-x)], {x: 0.0})]
     [3.141592653589793, 1.0]
     """
-    known: dict[sp.Basic, Any] = dict(numbers)
+    known: dict[sp.Basic, Any] = {s: v for s, v in numbers.items()}  # noqa: C416 - widens the key's type
     return [_float(e, known) for e in exprs]
 
 

@@ -131,9 +131,8 @@ def break_some(spec: str | None, json: Path | None, *, jobs: int) -> int:
             for (theorem_id, _), m in zip(calls, run_in_order(break_one, calls, jobs), strict=True):
                 results.append((theorem_id, m))
                 word = "REFUTED" if m.killed else "SURVIVED"
-                step(
-                    f"{word} {theorem_id}:{m.name} ({m.kind}) margin {m.margin:.3g}, needs > {m.required:.0e}: {m.problem or m.why}"
-                )
+                needs = f"margin {m.margin:.3g}, needs > {m.required:.0e}"
+                step(f"{word} {theorem_id}:{m.name} ({m.kind}) {needs}: {m.problem or m.why}")
     except KeyboardInterrupt:
         interrupted = True
     if json is not None:

@@ -29,10 +29,10 @@ VERDICTS = {
 
 @pytest.fixture
 def records(tmp_path):
-    path = tmp_path / "verify" / "verdicts.json"
-    path.parent.mkdir()
-    path.write_text(json.dumps(VERDICTS))
-    return tmp_path
+    folder = tmp_path / "records"
+    folder.mkdir()
+    (folder / "verdicts.json").write_text(json.dumps(VERDICTS))
+    return folder
 
 
 def test_margins_are_in_units_of_the_tolerance():
@@ -67,8 +67,16 @@ def test_what_cannot_be_drawn_is_one_sentence(arguments, message, capsys):
     assert error.count("\n") == 1
 
 
+def test_verdicts_may_stand_above_the_records(records, tmp_path):
+    below = records / "more"
+    below.mkdir()
+    assert (
+        run_command(app, "figures", ["mutant_margins", "--records", str(below), "--out", str(tmp_path / "images")]) == 0
+    )
+
+
 def test_records_of_another_form_are_one_sentence(records, capsys):
-    (records / "verify" / "verdicts.json").write_text('{"verdicts": [{"id": "S1"}]}')
+    (records / "verdicts.json").write_text('{"verdicts": [{"id": "S1"}]}')
     assert run_command(app, "figures", ["mutant_margins", "--records", str(records)]) == 2
     assert "must have the fields it draws" in capsys.readouterr().err
 

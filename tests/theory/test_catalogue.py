@@ -8,7 +8,7 @@ from theory.catalogue import PLANNED, find, module_names
 from theory.judge import judge
 from theory.theorem import KILL_FACTOR
 
-COMPLETE = ("S",)  # sections whose every entry must be there
+COMPLETE = ("S", "O", "K", "G")  # sections whose every entry must be there
 SNAKE = re.compile(r"[a-z][a-z0-9]*(_[a-z0-9]+)*")
 
 

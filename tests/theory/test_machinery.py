@@ -49,7 +49,10 @@ def derivation(wrong_step=False, wrong_library=False):
 RIGHT = derivation()
 THEOREM = Theorem(
     id="S0", kind="identity", title="binomial", hypotheses=("exponent 2",), statement="(1+x)^2 = 1+2x+x^2", source="literature",
-    claims=(Claim("binomial", "equal", "square", "sum", "they agree"), Claim("positive", "at_most", "zero", "square", "a square")),
+    claims=(
+        Claim("binomial", "equal", "square", "sum", "they agree"),
+        Claim("positive", "at_most", "zero", "square", "a square"),
+    ),
     instances=lambda: [Case("half", 0.5), Case("two", 2.0)],
     measure=lambda case: {**square_library(case), "zero": 0.0},
     derive=lambda case: RIGHT,
@@ -193,9 +196,14 @@ def test_planted_bugs_leave_no_trace():
     from testbed.estimators import loss
 
     original = numerics.masked_sum
-    with pytest.raises(RuntimeError, match="stop"), planted(numerics, "masked_sum", lambda right: lambda *a: None):
-        assert loss.masked_sum is numerics.masked_sum is not original  # importers see the bug too
-        raise RuntimeError("stop")
+
+    def interrupted():
+        with planted(numerics, "masked_sum", lambda right: lambda *a: None):
+            assert loss.masked_sum is numerics.masked_sum is not original  # importers see the bug too
+            raise RuntimeError("stop")
+
+    with pytest.raises(RuntimeError, match="stop"):
+        interrupted()
     assert loss.masked_sum is numerics.masked_sum is original
 
 
