@@ -93,9 +93,9 @@ assert abs(weighted - truth) < TIGHT
 prediction = None  # what the weighted average comes to when every token is filed under the newest policy
 
 # %%
-with bugs.all_labelled_newest():
-    relabelled = testbed.enumerate_law(tree, target, schedule)
-all_newest = float(relabelled.expect(testbed.value_terms(relabelled.batch)))
+with bugs.all_labeled_newest():
+    relabeled = testbed.enumerate_law(tree, target, schedule)
+all_newest = float(relabeled.expect(testbed.value_terms(relabeled.batch)))
 with bugs.last_segment_only():
     only_last = float(law.expect(testbed.value_terms(law.batch)))
 

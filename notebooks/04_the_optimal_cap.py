@@ -26,13 +26,13 @@
 
 # %%
 from functools import lru_cache
-from math import inf, log, sqrt
+from math import log, sqrt
 
-from classroom import Choice, Control, fast, png, reveal, say, show, table
-from matplotlib.ticker import LogLocator, NullLocator
+import cap_panels
+from cap_panels import RECIPES
+from classroom import Choice, Control, fast, reveal, say, show, table
 
 import testbed
-from figures.style import COLORS, drawing
 from testbed.weighting.cap_bounds import chi2_bound, d2_bound, sharp_cap
 from testbed.weighting.cap_exact import second_moment_cap
 from testbed.weighting.cap_law import cap_law, capped_error
@@ -128,14 +128,6 @@ assert LAWS[STALE].supremum < 2 < LAWS[CLOSE].supremum < 3 and LAWS[FAR].supremu
 # %%
 SIZES = [1, 4, 64, 4096] if fast() else [2**e for e in range(13)]
 POINTS = 40 if fast() else 160
-RECIPES = {
-    "O1": ("best cap (O1)", "o", COLORS[0]),
-    "O3": ("from $d_2$ (O3)", "s", COLORS[3]),
-    "O4": ("from $\\chi^2$ (O4)", "^", COLORS[5]),
-    "O9": ("largest for this $\\chi^2$ (O9)", "D", COLORS[1]),
-    "sqrt_n": ("$\\sqrt{n}$", "P", COLORS[6]),
-    "two": ("always 2", "X", COLORS[4]),
-}
 
 
 @lru_cache
@@ -147,53 +139,22 @@ def recipes(name, n):
     return caps, errors, {recipe: error / errors["O1"] - 1 for recipe, error in errors.items()}
 
 
-def plain(axis, low, high):
-    """Write a logarithmic axis in plain numbers, few enough to read."""
-    steps = (1, 2, 5) if high / low < 200 else (1,)
-    axis.set_major_locator(LogLocator(subs=steps, numticks=8))
-    axis.set_minor_locator(NullLocator())
-    axis.set_major_formatter("{x:g}")
-
-
 def draw_caps(name, n):
     """Draw bias, variance and error against the cap with all recipes, and both sides of the equation."""
     law = LAWS[name]
     caps, errors, regret = recipes(name, n)
-    finite = [cap for cap in caps.values() if cap < inf]
-    low, high = 0.7 * min(finite), 1.5 * max(finite)
+    low, high = 0.7 * min(caps[r] for r in RECIPES), 1.5 * max(caps[r] for r in RECIPES)
     xs = [low * (high / low) ** (k / POINTS) for k in range(POINTS + 1)]
     curve = [capped_error(law, cap=x, n=n) for x in xs]
-    with drawing("page", 3.6, ncols=2, width_ratios=(3, 2)) as (figure, (ax, cross)):
-        ax.plot(xs, [e.mse for e in curve], color=COLORS[0], label="error")
-        ax.plot(xs, [e.bias**2 for e in curve], color="#888888", linestyle="--", label="bias²")
-        ax.plot(xs, [e.variance / n for e in curve], color="#888888", linestyle=":", label="variance / n")
-        for recipe, (label, marker, color) in RECIPES.items():
-            worth = f"{caps[recipe]:.3g}" + (f", {regret[recipe]:+.1%}" if recipe != "O1" else "")
-            ax.plot([caps[recipe]], [errors[recipe]], marker, color=color, markersize=7 if recipe == "O1" else 6,
-                    markeredgecolor="black", markeredgewidth=0.6, linestyle="none", label=f"{label}: {worth}")  # fmt: skip
-        ax.set(xscale="log", yscale="log", xlim=(low, high), xlabel="cap")
-        top = max(errors.values() if errors["none"] < inf else curve[0].mse)
-        ax.set_ylim(min(errors.values()) / 8, 2 * max(min(top, 1.5 * max(e.mse for e in curve)), errors["two"]))
-        plain(ax.xaxis, *ax.get_xlim())
-        plain(ax.yaxis, *ax.get_ylim())
-        ax.set_ylabel("mean squared error")
-        ax.set_title(f"n = {n}: least error {errors['O1']:.3g} at c = {caps['O1']:.3g}; no cap {errors['none']:.3g}")
-        reach = max(2 * (caps["O1"] - 1), 0.5)
-        steps = [1 + reach * k / POINTS for k in range(POINTS + 1)]
-        cross.plot(
-            steps,
-            [1 + (n - 1) * law.excess(c) for c in steps],
-            color=COLORS[4],
-            linestyle="--",
-            label="1 + (n - 1) B(c)",
-        )
-        cross.plot(steps, steps, color=COLORS[3], label="c")
-        cross.plot([caps["O1"]], [caps["O1"]], "o", color=COLORS[0], markersize=7, clip_on=False, zorder=3)
-        cross.set(xlim=(1, 1 + reach), ylim=(1, 1 + 1.5 * reach), xlabel="cap")
-        cross.set_title("the equation")
-        cross.legend(loc="upper right")
-        figure.legend(*ax.get_legend_handles_labels(), loc="outside lower center", ncols=3)
-        picture = png(figure)
+    reach = max(2 * (caps["O1"] - 1), 0.5)
+    near = [1 + reach * k / POINTS for k in range(POINTS + 1)]
+    picture = cap_panels.errors(
+        xs,
+        ([e.mse for e in curve], [e.bias**2 for e in curve], [e.variance / n for e in curve]),
+        {r: (caps[r], errors[r], regret[r]) for r in RECIPES},
+        (near, near, [1 + (n - 1) * law.excess(c) for c in near]),
+        f"n = {n}: least error {errors['O1']:.3g} at c = {caps['O1']:.3g}; no cap {errors['none']:.3g}",
+    )
     said = "; ".join(f"{recipe} {caps[recipe]:.4g} (regret {regret[recipe]:.2%})" for recipe in list(RECIPES)[1:])
     return (
         picture,
@@ -311,29 +272,11 @@ assert abs(by_rule["d2"] - 32 ** (1 / 3)) < TIGHT and by_rule["chi2"] == 3 and b
 
 # %%
 DRAWS = [4, 64, 1024] if fast() else [2**e for e in range(1, 14)]
-DASH = {"O3": "-", "O4": "--", "O9": ":", "sqrt_n": "-", "two": "-.", "none": "-"}
-NO_CAP = {"color": "#888888", "linewidth": 5, "alpha": 0.35, "zorder": 1}
-with drawing("page", 3.1, ncols=3, sharey=True) as (figure, axes):
-    for ax, name in zip(axes, RECORDED, strict=True):
-        for recipe, dash in DASH.items():
-            label, _, color = RECIPES.get(recipe, ("no cap", "", "#888888"))
-            look = {"color": color, "linestyle": dash} if recipe != "none" else NO_CAP
-            ax.plot(DRAWS, [100 * recipes(name, n)[2][recipe] for n in DRAWS], label=label, **look)
-        ax.set(
-            xscale="log",
-            yscale="log",
-            ylim=(0.1, 1e5),
-            xlabel="responses averaged, n",
-            title=name.removeprefix("recorded, "),
-        )
-        ax.set_xticks([4, 64, 1024], ["4", "64", "1024"])
-        ax.minorticks_off()
-    axes[0].set_yticks(
-        [0.1, 1, 10, 100, 1000, 1e4, 1e5], ["0.1%", "1%", "10%", "100%", "1,000%", "10,000%", "100,000%"]
-    )
-    axes[0].set_ylabel("regret")
-    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=6)
-    show(png(figure))
+curves = {
+    name.removeprefix("recorded, "): {r: [recipes(name, n)[2][r] for n in DRAWS] for r in (*list(RECIPES)[1:], "none")}
+    for name in RECORDED
+}
+show(cap_panels.regrets(DRAWS, curves))
 AT = (4, 64, 1024)
 table(
     ["weights", "n", "best cap", *(RECIPES[r][0] for r in list(RECIPES)[1:]), "no cap"],

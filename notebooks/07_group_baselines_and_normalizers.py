@@ -122,8 +122,7 @@ RATES = torch.tensor([0.1, 0.5], dtype=torch.float64)
 
 def favor(size):
     """Factor of the prompt with success rate 0.1 over that of the prompt with 0.5."""
-    hard, even = difficulty_factor(RATES, size).tolist()
-    return hard / even
+    return float(torch.divide(*difficulty_factor(RATES, size)))
 
 
 limit = float((0.25 / (0.1 * 0.9)) ** 0.5)
@@ -174,9 +173,8 @@ def draw_difficulty(size, flat):
     hard, even = factor(RATES, size, flat).tolist()
     titles = (f"M = {size}: {hard:.3f} at p = 0.1, {even:.3f} at p = 0.5",
               f"the hard prompt counts {hard / even:.3f} times as much")  # fmt: skip
-    picture = group_panels.difficulty(P, curves, references, titles)
     sentence = f"groups without spread {flat}: <b>{hard / even:.4f}</b> (factors {hard:.4f} and {even:.4f})"
-    return picture, f"M = {size}, {sentence}"
+    return group_panels.difficulty(P, curves, references, titles), f"M = {size}, {sentence}"
 
 
 difficulty = Control(
@@ -250,15 +248,14 @@ def error(update):
 def draw_stale(age, cap, stale):
     """Draw the error of the expected update against the number of stale members, without and with leave-one-out."""
     errors = {
-        name: {w: [error(mixed(age, k, w, cap, BASELINES[name])) for k in range(SIZE + 1)] for w in WEIGHTS}
-        for name in ("none", "leave-one-out")
+        name: {w: [error(mixed(age, k, w, cap, option)) for k in range(SIZE + 1)] for w in WEIGHTS}
+        for name, option in (("no baseline", "none"), ("leave-one-out", "leave_one_out"))
     }
-    picture = group_panels.stale(errors, stale)
     numbers = "; ".join(
-        f"{w}: {errors['none'][w][stale]:.3f} without, <b>{errors['leave-one-out'][w][stale]:.3f}</b> with leave-one-out"
+        f"{w}: {errors['no baseline'][w][stale]:.3f} without, <b>{errors['leave-one-out'][w][stale]:.3f}</b> with leave-one-out"
         for w in WEIGHTS
     )
-    return picture, numbers
+    return group_panels.stale(errors, stale), numbers
 
 
 mixing = Control(
@@ -317,10 +314,9 @@ def trained(normalizer, baseline):
 
 
 start, *_, final = trained("sequence_mean", "group_mean")
-growth = final[2] - start[2]
 reveal(
     prediction,
-    int(growth > TIGHT) - int(growth < -TIGHT),
+    round(torch.tensor(final[2] - start[2]).sign().item()),
     f"After {STEPS} updates wrong answers have {final[2]:.3f} tokens instead of {start[2]:.3f}, right ones {final[1]:.3f}. "
     "The negative advantage of a wrong answer is divided by its length: a long one is punished less per token. And a short right "
     "one is rewarded more.",
@@ -342,8 +338,10 @@ for (normalizer, baseline), (p, right, wrong) in ends.items():
     else:
         assert right < start[1] - 0.01  # and it is the baseline that pays for length:
         assert wrong > start[2] + 0.01 if baseline == "group_mean" else abs(wrong - start[2]) < 1e-9
-slow, quick = ends["token_mean", "group_mean"], ends["sequence_mean", "group_mean"]
-assert slow[2] < quick[2] and slow[1] > quick[1]  # the group's tokens dilute a response's own length
+assert ends["token_mean", "group_mean"][2] < ends["sequence_mean", "group_mean"][2]  # the others' tokens dilute it
+assert fast() or [[round(x, 3) for x in ends[n, "group_mean"]] for n in NORMALIZERS] == [
+    [0.972, 2.739, 3.15], [0.972, 2.854, 3.062], [0.929, 2.96, 2.96]
+]  # fmt: skip
 
 # %% [markdown]
 # **What is optimized.** Under the sequence mean, the update is the gradient of $E[R/L]$ minus $b$ times that of $E[1/L]$: every

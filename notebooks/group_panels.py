@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from classroom import png
 
@@ -11,11 +10,11 @@ from figures.style import COLORS, drawing, rule_line
 
 BLACK, BLUE, ORANGE, GREEN, GREY = COLORS[0], COLORS[3], COLORS[4], COLORS[5], "#888888"
 CAPPED = "capped"
-LINES = {
-    "product of ratios": rule_line("sequence_product"),
-    CAPPED: rule_line("tis"),
-    "masked": rule_line("exact"),
-    "no weight": rule_line("none"),
+LINES = {  # the rule's own line, and a marker
+    "product of ratios": (rule_line("sequence_product"), "s"),
+    CAPPED: (rule_line("seq_tis"), "o"),
+    "masked": (rule_line("seq_mis"), "^"),
+    "no weight": (rule_line("none"), "x"),
 }
 NORMALIZERS = {"sequence mean": (ORANGE, "-"), "token mean": (BLUE, "--"), "constant": (BLACK, "-.")}
 
@@ -47,8 +46,9 @@ def stale(errors: Mapping[str, Mapping[str, Sequence[float]]], marked: int) -> b
     with drawing("page", 3.1, ncols=len(errors), sharey=True) as (figure, axes):
         for ax, (baseline, lines) in zip(axes, errors.items(), strict=True):
             for weight, y in lines.items():
-                style: dict[str, Any] = {**LINES[weight].keywords(), "label": weight if ax is axes[0] else None}
-                ax.plot(range(len(y)), y, marker="o", markersize=4, clip_on=False, **style)
+                line, marker = LINES[weight]
+                label = weight if ax is axes[0] else None
+                ax.plot(range(len(y)), y, marker=marker, markersize=5, clip_on=False, label=label, **line.keywords())
             many = len(lines[CAPPED]) - 1
             ax.axvline(marked, color=GREY, linewidth=0.8, zorder=0)
             ax.set(xlim=(0, many), xticks=range(many + 1), xlabel=f"stale responses among {many}")
@@ -61,7 +61,7 @@ def stale(errors: Mapping[str, Mapping[str, Sequence[float]]], marked: int) -> b
 
 def answer_lengths(paths: Mapping[str, Sequence[tuple[float, float, float]]]) -> bytes:
     """Draw the mean length of right and of wrong answers against the success rate, a line per normalizer."""
-    with drawing("page", 3.1, ncols=2, sharey=True) as (figure, axes):
+    with drawing("page", 3.1, ncols=2, sharex=True, sharey=True) as (figure, axes):
         for part, (ax, kind) in enumerate(zip(axes, ("right answers", "wrong answers"), strict=True), 1):
             for name, path in paths.items():
                 color, dash = NORMALIZERS[name]

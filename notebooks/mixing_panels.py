@@ -86,7 +86,7 @@ def equilibria(
                 axes[0].plot(x, y, "o", color=BLUE, markerfacecolor="white", markersize=5, clip_on=False, zorder=3)
         if settled:
             axes[0].plot(
-                settled, settled, "o", color=ORANGE, markersize=8, zorder=4, clip_on=False, label="equilibrium"
+                settled, settled, "o", color=ORANGE, markersize=6, zorder=4, clip_on=False, label="equilibrium"
             )
         for share in settled:
             axes[1].axhline(share, color=ORANGE, linewidth=4, alpha=0.4)

@@ -18,6 +18,10 @@ from theory.report_parts.theorem import article
 from theory.verdict_file import load_run
 
 MENTION = re.compile(r'<a href="#\w+" class="ref">(\w+)</a>')
+NEEDED = {
+    "mutants": {"name", "killed", "margin"},
+    "claims": {"name", "relation", "says", "holds", "lhs", "rhs", "gap", "tolerance", "instances", "worst"},
+}
 TITLE = "What off-policy corrections do: verdicts"
 
 
@@ -43,6 +47,8 @@ def write_report(verdicts: Path, diagnosis: Path | None, figures: Path | None, o
     record = None if diagnosis is None else _load(diagnosis)
     if figures is not None and not figures.is_dir():
         raise InputError("`--figures` must name a folder", found=figures, hint="`python -m figures` writes one")
+    for verdict in found.values():
+        _check(verdict)
     page = render(header, list(found.values()), record, figures)
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
@@ -70,6 +76,9 @@ def render(
         )
         for letter, members in sections(verdicts).items()
     ]
+    rollouts = []
+    if diagnosis is not None:
+        rollouts = [element("h2", "Diagnosis of the bundled rollouts", id="diagnosis"), diagnosed(diagnosis)]
     body = element(
         "body",
         element("header", element("h1", TITLE), decided(header, verdicts), provenance(header)),
@@ -78,11 +87,22 @@ def render(
             "main",
             element("h2", "Verdicts", id="verdicts"), verdict_list(verdicts), picture(OVERVIEW, figures),
             *theorems,
-            safe(element("h2", "Diagnosis of the bundled rollouts", id="diagnosis"), diagnosed(diagnosis)) if diagnosis else None,
+            *rollouts,
             element("h2", "Reproduce it, break it", id="reproduce"), reproduce(verdicts),
         ),
     )  # fmt: skip
     return f"<!DOCTYPE html>\n{_live_links(element('html', head, body, lang='en'), verdicts)}\n"
+
+
+def _check(verdict: dict[str, Any]) -> None:
+    for part, needed in NEEDED.items():
+        for item in verdict.get(part) or ():
+            missing = sorted(needed - (set(item) if isinstance(item, dict) else set()))
+            if missing:
+                raise InputError(
+                    "the verdicts must be records of `theory verify --json`",
+                    found=f"{part} of {verdict['id']} without {', '.join(missing)}",
+                )
 
 
 def _live_links(page: str, verdicts: list[dict[str, Any]]) -> str:

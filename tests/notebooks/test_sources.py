@@ -28,8 +28,8 @@ def classroom(monkeypatch):
     import classroom
 
     yield classroom
-    for name in ("classroom", "engine_law"):
-        sys.modules.pop(name, None)
+    for own in FOLDER.glob("*.py"):
+        sys.modules.pop(own.stem, None)
 
 
 def ends(widget):

@@ -89,13 +89,13 @@ def test_every_part_is_there(tmp_path, diagnosis, capsys):
     assert len(page.ids) == len(set(page.ids))
     assert {value[1:] for tag, value in page.addresses if tag == "a"} <= set(page.ids)
     for words in (
-        "3 of 4 theorems were decided as catalogued", "1 usual claims are refuted by a counterexample (S4)", "1 report numbers",
+        "3 of 4 theorems were decided as catalogued", "1 usual claim is refuted by a counterexample (S4)", "1 reports numbers",
         "2 of 3 mutants", "Not decided: S99", "Readings of SPIRE: four.", "full text was not available to us",
         HEADER["git"], "uncommitted changesyes", "the commit alone does not reproduce", "torch 2.9.0", "2026-01-02T03:04:05Z",
         "every behavior supports the target", "E\u03bc[WT R \u2211t st] = G", "This is a reading. The full text of SPIRE",
         "Every one of the 4 steps follows exactly at 5 random rational points", "because",
         "two_means", "0.1234568", "\u221e", "\u22120.25", "stale_start", "labels_shifted", "bug planted",
-        "1595 draws; false-alarm rate 5\xa0\u00d7\xa010\u22129, power 0.99", "What it means", "It works.",
+        "1595 draws; false-alarm rate 5 \u00d7 10\u22129, power 0.99", "What it means", "It works.",
         "1 not caught", "survived", "Token gaps", "Which reading of SPIRE applies", "smollm2_partial_rollouts.parquet",
         "theory break S2:labels_shifted", "This version of the program has no derivation under this id.", "First claim",
     ):  # fmt: skip
@@ -109,9 +109,8 @@ def test_nothing_a_record_says_becomes_markup(tmp_path):
     _, text = report(tmp_path)
     page = Page(text)
     assert "script" not in page.tags
-    assert (
-        page.text.count(HOSTILE) == 9
-    )  # title twice, hypothesis, statement, source, problem, claim and its worst, mutant, outcome
+    # title (twice), hypothesis, statement, source, problem, claim and its worst instance, mutant, outcome
+    assert page.text.count(HOSTILE) == 10
     assert "<script" not in text
 
 
@@ -157,6 +156,7 @@ def test_an_interrupted_run_says_so(tmp_path):
     ("option", "content", "message"),
     [
         ("--verdicts", None, "must exist"), ("--verdicts", "{", "readable JSON"), ("--verdicts", "[]", "must hold a list"),
+        ("--verdicts", '{"verdicts": [{"id": "S2", "mutants": [{"killed": true}]}]}', "must be records of"),
         ("--diagnosis", None, "must exist"), ("--diagnosis", "{", "readable JSON"), ("--diagnosis", "[]", "must be a record"),
         ("--diagnosis", "{}", "must be a record of"), ("--figures", None, "must name a folder"),
     ],

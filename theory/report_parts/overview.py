@@ -50,11 +50,12 @@ def decided(header: dict[str, Any], verdicts: Verdicts) -> Markup:
     mutants = [m for v in verdicts for m in v.get("mutants") or ()]
     dead = sum(bool(m.get("killed")) for m in mutants)
     reported = words.count("reported")
+    wrong = "; " + _count(len(refuted), "usual claim is", "usual claims are")
     says: list[Piece] = [
         f"{len(good)} of {len(verdicts)} theorems were decided as catalogued. {words.count('holds')} hold, each on every "
         "instance enumerated",
-        safe(f"; {len(refuted)} usual claims are refuted by a counterexample (", _links(refuted), ")") if refuted else None,
-        f"; {reported} report numbers" if reported else None,
+        safe(wrong, " refuted by a counterexample (", _links(refuted), ")") if refuted else None,
+        f"; {_count(reported, 'reports', 'report')} numbers" if reported else None,
         f". {dead} of {len(mutants)} mutants, each a theorem with one hypothesis dropped or one bug planted, were caught."
         if mutants
         else ". The mutants were not run.",
@@ -120,6 +121,10 @@ def contents(verdicts: Verdicts, diagnosed: bool) -> Markup:
         items.append(element("li", element("a", "Diagnosis of the bundled rollouts", href="#diagnosis")))
     items.append(element("li", element("a", "Reproduce it, break it", href="#reproduce")))
     return element("nav", element("ul", *items), aria_label="Contents")
+
+
+def _count(number: int, one: str, several: str) -> str:
+    return f"{number} {one if number == 1 else several}"
 
 
 def _link(verdict: dict[str, Any]) -> Markup:

@@ -35,7 +35,7 @@ def _section(section: Section) -> Markup:
     return safe(
         element("h3", _title(section.title)),
         element("p", prose(section.says)) if section.says else None,
-        table(section.header, body, numbers=numbers, stack=False) if section.header else None,
+        table([prose(name) for name in section.header], body, numbers=numbers, stack=False) if section.header else None,
         *(element("p", prose(remark), class_="soft") for remark in section.remarks),
     )
 

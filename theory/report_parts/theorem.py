@@ -19,6 +19,8 @@ TICK, CROSS = "✓", "✗"
 def killed(verdict: dict[str, Any]) -> str:
     """Mutants killed over mutants run."""
     mutants = verdict.get("mutants") or []
+    if not mutants:
+        return "–"
     return f"{sum(bool(m.get('killed')) for m in mutants)}/{len(mutants)}"
 
 
@@ -34,7 +36,7 @@ def article(verdict: dict[str, Any], figures: Path | None) -> Markup:
     badges = (
         element("span", word(verdict)),
         element("span", str(verdict.get("kind", ""))),
-        element("span", f"{killed(verdict)} mutants killed"),
+        element("span", f"{killed(verdict)} mutants killed") if verdict.get("mutants") else None,
         element("span", "a reading", class_="note") if verdict.get("reading") else None,
     )
     hypotheses = [element("li", prose(h)) for h in verdict.get("hypotheses", ())]
