@@ -196,7 +196,9 @@ def judge(theorem: Theorem, mutants: bool = True, seed: int = 0) -> Verdict:
                 f"sampled check fails: statistic {outcome.statistic:.4g}, threshold {outcome.threshold:.4g}"
             )
     main = max(results.values(), key=lambda r: violations[r.name], default=None) if problems else None
-    first = main or next(iter(results.values()), None)
+    relation = {"bound": "at_most", "counterexample": "differs"}.get(theorem.kind, "equal")  # what the kind is about
+    typical = next((r for r in results.values() if r.relation == relation), None)
+    first = main or typical or next(iter(results.values()), None)
     return Verdict(
         id=theorem.id,
         kind=theorem.kind,

@@ -93,7 +93,10 @@ def verdict_line(v: Verdict) -> str:
 
 def verdict_table(verdicts: Sequence[Verdict]) -> Table:
     """Return the table a terminal shows."""
-    table = Table(title="Verdicts", caption="gap: scaled difference of the first claim; identities need <= 1e-10")
+    table = Table(
+        title="Verdicts",
+        caption="gap of the main claim: rounding for an identity, minus the slack of a bound, the miss of a refuted claim",
+    )
     for name in ("id", "kind", "verdict", "gap", "instances", "mutants killed", "what"):
         table.add_column(name, justify="right" if name in ("gap", "instances", "mutants killed") else "left")
     for v in verdicts:

@@ -103,7 +103,7 @@ def verdict_list(verdicts: Verdicts) -> Markup:
     ]  # fmt: skip
     legend = (
         "“holds”: on every instance, to the tolerance. “refuted as claimed”: a usual statement is false, an instance shows it. "
-        "Gap: of the first claim, scaled; where that is a bound, a negative gap is slack."
+        "Gap: of the main claim, scaled: rounding for an identity, minus the slack for a bound, the miss for a refuted claim."
     )
     return safe(
         table(("", "kind", "what", "verdict", "gap", "mutants killed"), rows, numbers=(4, 5), lines=(2,)),
