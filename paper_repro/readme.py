@@ -23,6 +23,7 @@ from theory.verdict_file import LEGAL_WORDS, load_verdicts, verdict_word
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = ("testbed", "theory", "paper_repro", "figures")
+THEOREM = re.compile(r"\b[a-z]\d\d_\w+\.py$")
 HEADER = "| id | kind | statement | source | verdict | mutants killed |"
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
@@ -52,8 +53,14 @@ def tree_lines(folder: Path, depth: int = 0) -> list[tuple[str, str]]:
 
 
 def tree_block(root: Path) -> str:
-    """Return the annotated map of the packages under `root`."""
+    """Return the annotated map of the packages under `root`: the folders, then every module in a part that folds."""
     lines = [line for name in PACKAGES if (root / name).is_dir() for line in tree_lines(root / name)]
+    folders = [line for line in lines if line[0].endswith("/")]
+    modules = [line for line in lines if not THEOREM.search(line[0])]  # theorems have a table of their own
+    return f"{_text(folders)}\n\n<details>\n<summary>Every module, one line each</summary>\n\n{_text(modules)}\n\n</details>"
+
+
+def _text(lines: list[tuple[str, str]]) -> str:
     width = max(len(name) for name, _ in lines) + 2
     return "```text\n" + "\n".join(f"{name:{width}}{text}".rstrip() for name, text in lines) + "\n```"
 

@@ -25,10 +25,14 @@ def diagnose(
     behavior: Annotated[str | None, typer.Option(metavar="COL", help="Column of the behavior's log-probs.")] = None,
     json: Json = None,
     seed: Annotated[int, typer.Option(help="Seed of the bootstrap intervals; nothing else is random.")] = 0,
+    cost_fresh: Annotated[float, typer.Option(metavar="X", help="Cost of a fresh response, any unit.")] = 1.0,
+    cost_replay: Annotated[
+        float, typer.Option(metavar="X", help="Cost of a replayed one; it skips generation.")
+    ] = 0.25,
 ) -> None:
-    """Read a run's log-probs: gaps, weights, faults, rules.
+    """Read a run's log-probs: gaps, weights, faults, rules, advice.
 
-    Says how far the policies are apart and what each correction would do about it.
+    Says how far the policies are apart, what each correction would do about it, and which cap and replay share to set.
 
     FILE has one row per drawn token: sequence, position (0, 1, 2, ...), logp_behavior, logp_target (nats), reward; and,
     where recorded, token, segment, prompt, logp_proximal, version, engine, token_reward, action_value. Rows may also be
@@ -40,7 +44,9 @@ def diagnose(
     from testbed.diagnosis.sections import print_sections
 
     path = _sample_path() if file == SAMPLE and not Path(file).exists() else Path(file)
-    record = diagnose_batch(load_dump(path, target, behavior), seed=seed)
+    record = diagnose_batch(
+        load_dump(path, target, behavior), seed=seed, cost_fresh=cost_fresh, cost_replay=cost_replay
+    )
     columns = {"target": target or "logp_target", "behavior": behavior or "logp_behavior"}
     _write(json, {"file": path.name, "columns": columns, **record}, seed)
     print_sections(report_sections(record))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from testbed.diagnosis.advice_printed import advice_sections
 from testbed.diagnosis.sections import Section, number, share, with_interval
 
 MOST_COLUMNS = 3  # segments shown beside each other
@@ -19,6 +20,7 @@ def report_sections(record: dict[str, Any]) -> list[Section]:
         _unit_means(record["unit_means"]),
         _products(record["products"]),
         _rules(record["rules"]),
+        *advice_sections(record["advice"]),
         _readings(record["readings"]),
     ]
 
@@ -205,7 +207,7 @@ def _rules(effects: dict[str, Any]) -> Section:
         "the granularity (`exact` for tokens). excess: mean of (raw - applied)+, the truncation bias. Means per token or "
         "segment of a product also tell that the target writes shorter or longer responses. Default parameters (`rules` "
         "lists them)"
-        + "".join(f", {r['rule']} with cap {r['parameters']['cap']:g}" for r in rules if r["rule"] == "spire")
+        + (", spire's are the caps advised below" if any(r["rule"] == "spire" for r in rules) else "")
         + f"; advantage of clip-type rules: {effects['advantage']}."
     ]
     for name, fields in effects["left_out"].items():

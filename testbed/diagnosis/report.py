@@ -7,6 +7,8 @@ from typing import Any
 from testbed.core.batch import BatchFacts, SegmentedBatch
 from testbed.core.errors import InputError
 from testbed.core.seeds import SeedTree
+from testbed.diagnosis.advice import advice_records
+from testbed.diagnosis.advised_share import COST_FRESH, COST_REPLAY
 from testbed.diagnosis.faults import fault_records
 from testbed.diagnosis.gaps import gap_records, segments_and_all
 from testbed.diagnosis.products import product_records
@@ -15,21 +17,24 @@ from testbed.diagnosis.rule_effects import rule_records
 from testbed.diagnosis.unit_mean import negative_divergences, unit_mean_records
 
 
-def diagnose(batch: SegmentedBatch, *, seed: int = 0) -> dict[str, Any]:
-    """Describe a batch: gaps between policies, weights of segments, faults, what each rule would do, which reading applies.
+def diagnose(
+    batch: SegmentedBatch, *, seed: int = 0, cost_fresh: float = COST_FRESH, cost_replay: float = COST_REPLAY
+) -> dict[str, Any]:
+    """Describe a batch: gaps between policies, weights of segments, faults, what each rule would do, what to set.
 
     Parameters
     ----------
     batch : SegmentedBatch   responses without tokens are left out of everything
     seed : int               of the bootstrap; nothing else is random
+    cost_fresh, cost_replay : float   of one response, for the advised replay share
 
     Returns
     -------
-    dict   batch, gaps, products, unit_means, faults, rules, readings; see the module of each
+    dict   batch, gaps, products, unit_means, faults, rules, advice, readings; see the module of each
 
     Raises
     ------
-    InputError   no real token
+    InputError   no real token; a cost out of range
     Assumes      responses are independent, up to the prompts they share
     Gives        estimates with intervals; each says by which method, and which ones hold only for many responses
 
@@ -57,6 +62,7 @@ def diagnose(batch: SegmentedBatch, *, seed: int = 0) -> dict[str, Any]:
         "unit_means": unit_means,
         "faults": fault_records(batch, facts, products, unit_means, negative),
         "rules": rule_records(batch, seeds["rules"]),
+        "advice": advice_records(batch, seeds["advice"], cost_fresh, cost_replay),
         "readings": applicable_readings(batch),
     }
 

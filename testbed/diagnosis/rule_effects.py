@@ -22,7 +22,6 @@ from testbed.weighting.registry import RULES
 from testbed.weighting.rules import weigh
 from testbed.weighting.weights import Weights
 
-PARAMETERS: dict[str, dict[str, Any]] = {"spire": {"cap": 2.0}}  # instead of a default that is not a number
 UNITS = {
     "token": "token",
     "prefix": "token",
@@ -43,7 +42,7 @@ def rule_records(batch: SegmentedBatch, seeds: SeedTree) -> dict[str, Any]:
            ess_share_raw, ess_share_applied, excess = E(raw - applied)+, raised = E(applied - raw)+, saturated),
            left_out (rule -> fields the batch lacks)
     """
-    advantage, origin = _advantage(batch)
+    advantage, origin = batch_advantage(batch)
     units = {unit: _unit_mask(batch, unit) for unit in set(UNITS.values())}
     rules, left_out = [], {}
     for name, rule in RULES.items():
@@ -51,13 +50,14 @@ def rule_records(batch: SegmentedBatch, seeds: SeedTree) -> dict[str, Any]:
         if missing:
             left_out[name] = missing
             continue
-        weights = weigh(name, batch, advantage if rule.needs_advantage else None, **PARAMETERS.get(name, {}))
+        weights = weigh(name, batch, advantage if rule.needs_advantage else None)
         unit = UNITS[weights.granularity]
         rules.append(_effect(weights, batch, unit, units[unit], seeds[name]))
     return {"advantage": origin, "rules": rules, "left_out": left_out}
 
 
-def _advantage(batch: SegmentedBatch) -> tuple[Float[Tensor, " B"], str]:
+def batch_advantage(batch: SegmentedBatch) -> tuple[Float[Tensor, " B"], str]:
+    """Reward minus the mean of its group, or of the batch where every group has one response; and which, in words."""
     if len(batch.group.unique()) < batch.batch_size:
         return group_advantage(batch, baseline="group_mean"), "reward minus the mean of its group"
     return batch.reward - batch.reward.mean(), "reward minus the mean of the batch (every group has one response)"

@@ -27,6 +27,8 @@ TITLES = (
     "E[w] = 1?",
     "PRODUCTS THROUGH EACH SEGMENT",
     "RULES",
+    "ADVISED CAP",
+    "ADVISED REPLAY SHARE",
     "WHICH READING OF SPIRE",
 )
 
@@ -96,6 +98,14 @@ def test_columns_and_seed_are_taken_from_the_options(capsys, tmp_path):
     assert "FAULT zero_variance" in capsys.readouterr().out
 
 
+def test_costs_are_taken_from_the_options(capsys, tmp_path):
+    out = tmp_path / "record.json"
+    assert run_command(app, "testbed", ["diagnose", "sample", "--cost-replay", "0", "--json", str(out)]) == 0
+    replay = json.loads(out.read_text())["result"]["advice"]["replay"]
+    assert (replay["cost_fresh"], replay["cost_replay"], replay["regime"]) == (1.0, 0.0, "all")
+    assert "Replay is worth more than fresh responses at these costs" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -105,6 +115,8 @@ def test_columns_and_seed_are_taken_from_the_options(capsys, tmp_path):
         (["diagnose", "sample", "--target", "behavior"], "`behavior` must hold numbers; found 'v0_bf16'"),
         (["diagnose", "sample", "--seed", "x"], "Invalid value for '--seed'"),
         (["diagnose", "sample", "--html", "x"], "--html"),
+        (["diagnose", "sample", "--cost-fresh", "0"], "`cost_fresh` must be finite and > 0; found 0"),
+        (["diagnose", "sample", "--cost-replay", "-1"], "`cost_replay` must be finite and >= 0; found -1"),
         (["rules", "ice_pop"], "did you mean icepop?"),
         (["rules", "cis"], "not available yet"),
         (["rules", "tis", "--json", "/dev/null/x.json"], "`--json` must name a file that can be written"),

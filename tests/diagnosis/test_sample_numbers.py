@@ -131,7 +131,10 @@ def test_rules_on_tokens_and_responses(file, record):
     has = [per_response(file, 1.0 * (file["segment"] == k)) > 0 for k in (0, 1)]
     pairs = np.concatenate([end[there] for end, there in zip(ends, has, strict=True)])
     assert by["segment_prefix"]["mean_weight"] == pytest.approx(pairs.mean(), **CLOSE)
-    assert by["spire"]["mean_weight"] == pytest.approx(np.minimum(pairs, 2).mean(), **CLOSE)
+    caps = [cap["cap"] for cap in record["advice"]["caps"][:2]]
+    cut = [np.minimum(end[there], cap) for end, there, cap in zip(ends, has, caps, strict=True)]
+    assert by["spire"]["mean_weight"] == pytest.approx(np.concatenate(cut).mean(), **CLOSE)
+    assert by["spire"]["parameters"] == {"cap": "auto"}
     assert record["rules"]["left_out"] == {}
 
 

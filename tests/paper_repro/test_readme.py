@@ -89,8 +89,11 @@ def test_the_map_lists_folders_modules_and_their_first_lines(tmp_path):
     (package / "__init__.py").write_text('"""The library.\n\nMore."""\n')
     (package / "one.py").write_text('"""One idea."""\n')
     (package / "inner" / "two.py").write_text("x = 1\n")
-    assert readme.tree_block(tmp_path).splitlines() == [
-        "```text", "testbed/    The library.", "  one.py    One idea.", "  inner/", "    two.py", "```",
+    (package / "inner" / "s01_a_theorem.py").write_text('"""S1: listed in the verdict table instead."""\n')
+    folders, modules = readme.tree_block(tmp_path).split("<details>")
+    assert folders.splitlines() == ["```text", "testbed/  The library.", "  inner/", "```", ""]
+    assert modules.split("```")[1].splitlines() == [
+        "text", "testbed/    The library.", "  one.py    One idea.", "  inner/", "    two.py",
     ]  # fmt: skip
 
 
