@@ -10,6 +10,7 @@ import sympy as sp
 
 from theory.catalogue import find
 from theory.derivation import POINTS, check_steps
+from theory.row_blocks import row_blocks
 
 WIDTH = 110
 
@@ -60,15 +61,20 @@ def show_theorem(theorem_id: str, latex: bool = False) -> str:
 
 
 def table_lines(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Rows as aligned plain text, numbers to four digits, with the columns of the first row.
+    """Rows as aligned plain text, numbers to four digits; a new table, after an empty line, where the columns change.
 
     Examples
     --------
     >>> table_lines([{"law": "a", "n": 4, "regret": 0.123456}, {"law": "bc", "n": 16, "regret": 12345.6}])
     ['  law   n     regret', '  a     4     0.1235', '  bc   16  1.235e+04']
     """
-    if not rows:
-        return []
+    lines: list[str] = []
+    for block in row_blocks(rows):
+        lines += [*([""] if lines else []), *_aligned(block)]
+    return lines
+
+
+def _aligned(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     columns = list(rows[0])
     cells = [
         columns,

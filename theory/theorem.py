@@ -95,7 +95,7 @@ class Theorem:
     reading : bool            whether the formula is our reading of an abstract rather than a printed formula
     claims, instances, measure, derive, mutants, sampled
     outcome : str             what the decision means for a practitioner
-    table : callable          rows to print with the theorem, each column -> number or word; for kind "report"
+    table : callable          rows to print with the theorem, each column -> number or word; a new table where columns change
     """
 
     id: str

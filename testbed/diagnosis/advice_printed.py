@@ -83,7 +83,7 @@ def _cap_conclusion(advice: dict[str, Any]) -> str:
             f"rounding{both}."
         )
     regret = last["none"]["regret"]
-    gain = "" if regret is None else f"; without a cap the error is {_percent(regret)}"
+    gain = "" if regret is None else f"; without a cap the squared error is {share(regret)} larger"
     return f"Cap {_name(last)} at {with_interval(last['cap'], last['interval'])} (O1){gain}."
 
 

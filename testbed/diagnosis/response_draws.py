@@ -16,6 +16,7 @@ from testbed.weighting.cap_exact import finite_cap
 from testbed.weighting.cap_law import CapLaw
 
 LEVEL = 0.95
+FLOOR = 0.8  # of the way from 1 to the cap of the whole batch
 
 
 def response_draws(n: int, seeds: SeedTree, resamples: int) -> Iterator[Int[np.ndarray, " n"]]:
@@ -61,7 +62,7 @@ class OwnedWeights:
         self.values, self.owner, self.responses = values[order], owner[order], responses
         self.sizes = np.bincount(owner, minlength=responses)
         ones = np.full(len(values), 1 / len(values))
-        self.floor = 1 + (finite_cap(CapLaw(self.values, ones, None, True), responses) - 1) / 2
+        self.floor = 1 + (finite_cap(CapLaw(self.values, ones, None, True), responses) - 1) * FLOOR
 
     def cap(self, counts: Int[np.ndarray, " n"]) -> float:
         """Root of c = 1 + (n-1) B(c) on the drawn responses (O1)."""

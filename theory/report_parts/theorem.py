@@ -8,6 +8,7 @@ from typing import Any
 from theory.report_parts.images import SHOWN, picture
 from theory.report_parts.markup import Markup, Piece, element, folded, name_code, safe, table
 from theory.report_parts.notation import number, prose
+from theory.report_parts.rows import tables
 from theory.report_parts.steps import derivation_steps
 from theory.verdict_file import verdict_word
 
@@ -52,6 +53,7 @@ def article(verdict: dict[str, Any], figures: Path | None) -> Markup:
         element("p", READING.format(_paper(verdict)), class_="warning") if verdict.get("reading") else None,
         _derivation(name, verdict.get("derivation")),
         _titled("Claims", _claims(verdict["claims"])) if verdict.get("claims") else _first_claim(verdict),
+        tables(verdict.get("table") or []),
         picture(SHOWN.get(name), figures),
         _mutants(verdict.get("mutants") or []),
         _titled("Sampled check", _sampled(verdict["sampled"])) if verdict.get("sampled") else None,
