@@ -18,6 +18,10 @@ STAMP := $(VENV)/.installed
 LAB := $(VENV)/.installed-lab
 LIMITS := $(VENV)/constraints.txt
 SAMPLE := testbed/sample_data/smollm2_partial_rollouts.parquet
+# What `make check` runs of the tests: the library and the theorems, without the big grids, the drawings and the commands
+FAST := $(addprefix tests/,architecture core environments estimators exact policies rollout stats weighting \
+	theory/test_machinery.py theory/test_catalogue.py) $(addprefix --ignore=tests/,architecture/test_session.py \
+	estimators/test_loss_contract.py weighting/test_numerics_contract.py)
 APART := not gpu and not browser and not repro
 
 .PHONY: help venv verify test check stats notebooks lab format clean
@@ -27,7 +31,7 @@ help:
 	@echo "  venv       build $(VENV), once, from constraints.txt (every other target does so when needed)"
 	@echo "  verify     decide every theorem, diagnose the bundled rollouts; the report is out/verify/report.html"
 	@echo "  test       every test that is not marked slow, gpu, browser or repro"
-	@echo "  check      format, lint, types, layers, then the tests"
+	@echo "  check      format, lint, types, layers, then the fast tests (make test has them all)"
 	@echo "  stats      slow tests, and the statistical ones on EPOCHS=$(EPOCHS) other random streams"
 	@echo "  notebooks  execute every notebook from its source"
 	@echo "  lab        JupyterLab on the notebooks"
@@ -75,7 +79,7 @@ check: $(STAMP)
 	$(PY) -m ruff check .
 	$(PY) -m pyright
 	$(VENV)/bin/lint-imports
-	$(PY) -m pytest -q -n $(JOBS)
+	$(PY) -m pytest -q -n $(JOBS) $(FAST)
 
 stats: $(STAMP)
 	$(PY) -m pytest -q -n $(JOBS) --hypothesis-profile=deep -m "slow and $(APART)"
