@@ -44,6 +44,12 @@ def find(theorem_id: str) -> Theorem:
     """
     names = module_names()
     key = theorem_id.strip().upper()
+    if key[1:].isdigit() and 1 <= int(key[1:]) <= PLANNED.get(key[:1], 0) and key not in names:
+        raise InputError(
+            "this theorem is planned and not decided yet",
+            found=key,
+            hint=f"decided so far: sections {_sections(names)}",
+        )
     if key not in names:
         near = difflib.get_close_matches(key, names, n=3, cutoff=0.0)
         raise InputError("no theorem has this id", found=repr(theorem_id), hint="nearest: " + ", ".join(near))
@@ -51,6 +57,10 @@ def find(theorem_id: str) -> Theorem:
     if theorem.id != key:
         raise InputError(f"the file of {key} must define {key}", found=theorem.id)
     return theorem
+
+
+def _sections(names: dict[str, str]) -> str:
+    return ", ".join(dict.fromkeys(i[0] for i in names))
 
 
 def catalogue() -> list[Theorem]:

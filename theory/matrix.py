@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from testbed.core.records import provenance, write_json_atomic
+from testbed.core.records import provenance, require_writable, write_json_atomic
 from theory.catalogue import find, module_names
 from theory.judge import noticed
 from theory.progress import progress
@@ -28,6 +28,8 @@ def row(owner: str, mutant_name: str, ids: list[str]) -> dict[str, str]:
 def kill_matrix(ids: Sequence[str], json: Path | None, *, jobs: int) -> int:
     """Print bugs x theorems; returns 0 if every bug is noticed by at least the theorem that names it, 3 otherwise."""
     columns = [find(i).id for i in ids] if ids else list(module_names())
+    if json is not None:
+        require_writable(json)
     bugs = [(i, m.name) for i in columns for m in find(i).mutants if m.plant is not None and m.kind == "bug"]
     width = max([len(f"{i}:{n}") for i, n in bugs], default=10)
     print(" " * width + "  " + " ".join(f"{c:>4}" for c in columns))

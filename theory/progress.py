@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -19,7 +20,10 @@ def progress(verb: str, total: int) -> Iterator[Callable[[str], None]]:
     if not sys.stdout.isatty():
 
         def plain(line: str) -> None:
-            print(line, flush=True)
+            try:
+                print(line, flush=True)
+            except BrokenPipeError:  # the reader, `head` for instance, has seen enough; the work and its record go on
+                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
         yield plain
         return

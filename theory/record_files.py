@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from testbed.core.records import RunRecord, provenance
+from testbed.core.records import RunRecord, provenance, require_writable
 from theory.progress import progress
 from theory.records import chosen, record
 from theory.run import one_thread
@@ -17,9 +17,10 @@ def write_records(names: Sequence[str], out: Path) -> list[Path]:
 
     Raises
     ------
-    InputError   an unknown name, before anything is computed
+    InputError   an unknown name, a folder that cannot be written to; before anything is computed
     """
     wanted, header = chosen(names), provenance()
+    require_writable(out / "record.json")
     written = []
     with progress("computing", len(wanted)) as step:
         for name in wanted:

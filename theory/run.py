@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 from testbed.core.errors import InputError
-from testbed.core.records import provenance, write_json_atomic
+from testbed.core.records import provenance, require_writable, write_json_atomic
 from theory.catalogue import find, module_names
 from theory.judge import judge, judge_mutant
 from theory.progress import progress
@@ -48,7 +48,9 @@ def verify_all(ids: Sequence[str], json: Path | None, *, mutants: bool, jobs: in
     """Decide theorems, print a table and write the records; returns the exit status."""
     started = time.perf_counter()
     header = provenance(seed)
-    chosen = [find(i).id for i in ids] if ids else list(module_names())
+    chosen = list(dict.fromkeys(find(i).id for i in ids)) if ids else list(module_names())
+    if json is not None:
+        require_writable(json)
     verdicts: list[Verdict] = []
     interrupted = False
     try:
@@ -127,6 +129,8 @@ def break_some(spec: str | None, json: Path | None, *, jobs: int) -> int:
                 f"{theorem.id} has no mutant of this name", found=repr(name), hint="it has " + ", ".join(names)
             )
         calls = [(theorem.id, n) for n in names if not name or n == name]
+    if json is not None:
+        require_writable(json)
     results: list[tuple[str, MutantResult]] = []
     interrupted = False
     try:

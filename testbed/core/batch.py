@@ -101,6 +101,8 @@ class SegmentedBatch:
             if value is None:
                 continue
             require_shape(name, value, shape)
+            if name in ("tokens", "segment", "version", "engine"):
+                value = _whole_numbers(name, value)
             if name in LOG_PROBS:
                 grid = low_precision_grid(value, self.mask)
                 if grid is not None:
@@ -113,6 +115,7 @@ class SegmentedBatch:
             object.__setattr__(self, name, value)
         for name in ("reward", "group"):
             require_shape(name, getattr(self, name), shape[:1])
+        object.__setattr__(self, "group", _whole_numbers("group", self.group))
         self._check_rewards()
         self._check_segments()
         if self.strict and grids:
@@ -199,20 +202,39 @@ class SegmentedBatch:
         return value
 
     def replaced(self, **changes: Any) -> SegmentedBatch:
-        """Return a batch with some fields replaced (checked again)."""
-        result = replace(self, **changes)
-        if not ({"logp_target", "logp_behavior", "logp_proximal", "mask"} & set(changes)):
-            object.__setattr__(result, "facts", self.facts)
-        return result
+        """Return a batch with some fields replaced (checked again); what was repaired in the others stays on record."""
+        return replace(self, **changes)._remembering([self], [n for n in LOG_PROBS if n not in changes])
+
+    def _remembering(self, sources: Sequence[SegmentedBatch], names: Sequence[str]) -> SegmentedBatch:
+        """Add to the facts what was noticed about these fields when the sources were made: a repair is not seen twice."""
+        clipped, grids = dict(self.facts.clipped), dict(self.facts.low_precision)
+        for name in names:
+            count = sum(s.facts.clipped.get(name, 0) for s in sources)
+            if count:
+                clipped[name] = count
+            coarse = [s.facts.low_precision[name] for s in sources if name in s.facts.low_precision]
+            if coarse:
+                grids[name] = max(coarse)
+        object.__setattr__(self, "facts", BatchFacts(clipped, grids, self.facts.support_mismatches))
+        return self
 
     def select(self, rows: Tensor | Sequence[int]) -> SegmentedBatch:
         """Return the batch of these rows (indices or a boolean mask over responses), in that order."""
         index = torch.as_tensor(rows, device=self.mask.device)
+        index = index.to(torch.int64) if index.numel() == 0 else index
+        if (
+            index.dtype != torch.bool
+            and index.numel()
+            and not -self.batch_size <= int(index.min()) <= int(index.max()) < self.batch_size
+        ):
+            raise InputError(
+                f"`rows` must lie in 0..{self.batch_size - 1}", found=f"{int(index.min())}..{int(index.max())}"
+            )
         picked = {f.name: value[index] for f in fields(self) if isinstance(value := getattr(self, f.name), Tensor)}
         laws = self.next_token
         if laws is not None:
             laws = NextTokenLaws(**{f.name: getattr(laws, f.name)[index] for f in fields(laws)})
-        return replace(self, **picked, next_token=laws)
+        return replace(self, **picked, next_token=laws)._remembering([self], LOG_PROBS)
 
     @staticmethod
     def concatenated(batches: Sequence[SegmentedBatch]) -> SegmentedBatch:
@@ -220,6 +242,8 @@ class SegmentedBatch:
 
         Next-token laws are not carried (their k may differ).
         """
+        if not batches:
+            raise InputError("there must be a batch to concatenate", found="none")
         first = batches[0]
         for b in batches:
             require_shape("mask", b.mask, (b.batch_size, first.horizon))
@@ -228,4 +252,13 @@ class SegmentedBatch:
             values = [getattr(b, f.name) for b in batches]
             if all(isinstance(v, Tensor) for v in values):
                 merged[f.name] = torch.cat(values)
-        return SegmentedBatch(**merged, strict=first.strict)
+        return SegmentedBatch(**merged, strict=first.strict)._remembering(
+            batches, [n for n in LOG_PROBS if n in merged]
+        )
+
+
+def _whole_numbers(name: str, value: Tensor) -> Tensor:
+    """Return ids and labels as int64; a float or a boolean is another quantity."""
+    if value.is_floating_point() or value.is_complex() or value.dtype == torch.bool:
+        raise InputError(f"`{name}` must be whole numbers", found=value.dtype)
+    return value.to(torch.int64)

@@ -14,6 +14,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from testbed.core.errors import InputError
+
 
 def _git(*words: str) -> str | None:
     try:
@@ -53,14 +55,35 @@ def provenance(seed: object = None) -> dict[str, Any]:
     }
 
 
+def require_writable(path: str | Path) -> Path:
+    """Return the file a record is to go to (links followed), its folder made; ask before the work, not after it.
+
+    Raises
+    ------
+    InputError   the folder cannot be made or written to, or the path is a folder
+    """
+    real = Path(os.path.realpath(path))
+    try:
+        real.parent.mkdir(parents=True, exist_ok=True)
+        if not real.exists() or real.is_file():  # the record is written beside its target, then renamed
+            tempfile.TemporaryFile(dir=real.parent).close()
+    except OSError as error:
+        raise InputError("the output must be a file that can be written", found=f"{path}: {error.strerror}") from None
+    if real.is_dir():
+        raise InputError("the output must be a file", found=f"{path}: a folder")
+    return real
+
+
 def write_json_atomic(path: str | Path, content: Any) -> Path:
     """Write JSON beside the target, then rename: a reader sees the earlier file or the whole later one.
 
     NaN and infinities are written as the strings "nan", "inf", "-inf" (plain JSON has no such numbers).
     """
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
+    path = require_writable(path)
     text = json.dumps(_plain(content), indent=1, allow_nan=False)
+    if path.exists() and not path.is_file():  # a device or a pipe: there is nothing to replace
+        path.write_text(text + "\n")
+        return path
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with os.fdopen(handle, "w") as file:

@@ -6,6 +6,7 @@ A *fault* means that some recorded number is not what its name says, so that no 
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -108,11 +109,11 @@ def _shifted(batch: SegmentedBatch) -> str:
 
     def apart(a: torch.Tensor, b: torch.Tensor) -> float:
         finite = both & torch.isfinite(a) & torch.isfinite(b)
-        return float((a - b).abs()[finite].double().mean())
+        return float((a - b).abs()[finite].double().mean()) if int(finite.sum()) >= 16 else math.nan
 
     here = apart(target[:, 1:], behavior[:, 1:])
     later, earlier = apart(target[:, :-1], behavior[:, 1:]), apart(target[:, 1:], behavior[:, :-1])
-    if here <= min(later, earlier):
+    if not min(later, earlier) < here:  # also when too few finite pairs are left to tell
         return ""
     where = "the next" if later < earlier else "the previous"
     return (

@@ -123,10 +123,10 @@ def read_jsonl(file: Path) -> Table:
                 if not isinstance(row, dict):
                     raise InputError(f"every line of '{file.name}' must be a JSON object", found=f"line {number}")
                 rows.append(row)
-    except json.JSONDecodeError as error:
+    except (json.JSONDecodeError, RecursionError) as error:
         raise InputError(
             f"every line of '{file.name}' must be a JSON object",
-            found=f"line {number}: {error.msg}",
+            found=f"line {number}: {getattr(error, 'msg', 'lists within lists, too deep to read')}",
             hint="is it cut short or corrupt?",
         ) from error
     except UnicodeDecodeError as error:

@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
-from testbed.core.errors import InputError
+from testbed.core.errors import InputError, TooLarge
 from testbed.core.prefix_order import leaf_index, node_count, node_index
 from testbed.core.seeds import SeedTree
 from testbed.core.shapes import require_shape
@@ -72,6 +72,12 @@ class PrefixTree(Environment):
     ) -> PrefixTree:
         """Rewards drawn uniformly from [-1, 1], or fair coins with `binary`."""
         tree = SeedTree(seed) if isinstance(seed, int) else seed
+        if vocab_size**horizon > 2**27:
+            raise TooLarge(
+                "a tree may hold up to 2^27 rewards",
+                found=f"{vocab_size}^{horizon}",
+                hint="a MarkovEnvironment has any horizon",
+            )
         u = torch.rand(vocab_size**horizon, generator=tree["rewards"].torch_generator(), dtype=torch.float64)
         return PrefixTree(vocab_size, horizon, (u < 0.5).double() if binary else 2 * u - 1, eos)
 

@@ -67,7 +67,9 @@ def group_advantage(
     groups = int(member.max()) + 1
 
     def total(values: Tensor) -> Tensor:
-        return torch.zeros(groups, dtype=reward.dtype).index_add_(0, member, torch.where(counted, values, 0.0))
+        return torch.zeros(groups, dtype=reward.dtype, device=reward.device).index_add_(
+            0, member, torch.where(counted, values, 0.0)
+        )
 
     size = total(torch.ones_like(reward))
     alone = counted & (size[member] == 1)

@@ -7,6 +7,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from testbed.core.batch import SegmentedBatch
+from testbed.core.errors import InputError
 from testbed.core.shapes import require_shape, rows_or_tokens
 from testbed.policies.base import Policy
 from testbed.weighting.weights import Weights
@@ -32,7 +33,7 @@ def gradient_terms(
 
     Raises
     ------
-    InputError   wrong shapes
+    InputError   wrong shapes; NaN where the weight is not 0
 
     Assumes        nothing; whether the mean is the policy gradient is what S2-S5 decide
     Gives          E_mu[g] = grad J for the full product and a terminal reward (S2)
@@ -51,5 +52,9 @@ def gradient_terms(
     a = rows_or_tokens("advantage", a, batch.batch_size, batch.horizon).double()
     zero = torch.zeros((), dtype=torch.float64)
     live = batch.mask & (value != 0)
+    if bool((live & a.isnan()).any()):
+        raise InputError(
+            "`advantage` must not be NaN on a weighted token", found=f"{int((live & a.isnan()).sum())} NaN"
+        )
     coefficient = torch.where(live, value.double() * torch.where(live, a, zero), zero)
     return pi.score_terms(batch.tokens, coefficient)

@@ -52,6 +52,9 @@ def policy_loss(
 
     L = -(1/D) sum_{b,t} L_bt;  dL/dlogp_bt = -w_bt A_bt / D
 
+    At granularities other than `token` the weight is still detached: the gradient is w A grad logp of each token, as declared,
+    and not the derivative of a product of ratios.
+
     L_bt is w A logp for weighting rules (the score-function form) and the clipped surrogate itself, min(r A, clip(r) A), for
     PPO-type rules. The weight is computed from `logp` (detached) and the batch's recorded log-probs.
 
@@ -69,7 +72,8 @@ def policy_loss(
 
     Returns
     -------
-    scalar in logp's dtype (at least float32), finite; 0 and connected to the graph when nothing is left
+    scalar in logp's dtype (at least float32); 0 and connected to the graph when nothing is left. Value and gradient are
+    finite: a weight that overflows counts as the largest that can be summed (`weigh(...).saturated` says how many do)
 
     Raises
     ------
@@ -110,9 +114,9 @@ def policy_loss(
         value = torch.where(slope != 0, slope * current.logp_target.to(dtype), zero)
     else:
         value = w.objective.to(dtype)  # a clipped token has no slope, but its surrogate value counts
-    # an overflowing weight keeps its infinite slope, but two of opposite sign must not turn the reported value into NaN
-    limit = torch.finfo(dtype).max / max(value.numel(), 1)
-    value = value.clamp(-limit, limit)
+    # an overflowing weight stays as large as can be summed: inf - inf, here or in a softmax's backward, would be NaN
+    limit = torch.finfo(dtype).max / (2 * max(value.numel(), 1))
+    value, slope = value.clamp(-limit, limit), slope.clamp(-limit, limit)
     clean = torch.where(batch.mask, upcast(logp), torch.zeros((), dtype=upcast(logp).dtype, device=logp.device)).to(
         dtype
     )

@@ -58,6 +58,8 @@ def value_terms(
     reward = batch.reward.double()
     if kind == "importance_sampling":
         whole = log_ratios(batch, "sequence_product").double()
+        if batch.horizon == 0:
+            return torch.zeros_like(reward)
         first = whole.gather(1, batch.mask.long().argmax(1, keepdim=True))[:, 0]
         return torch.where(batch.mask.any(1), first.exp() * reward, torch.zeros_like(reward))
     if kind == "per_decision":
@@ -69,10 +71,11 @@ def value_terms(
             )
         require_shape("state_value", state_value, tuple(batch.mask.shape))
         value = torch.where(batch.mask, state_value.double(), torch.zeros((), dtype=torch.float64))
-        after = torch.cat([value[:, 1:], torch.zeros_like(value[:, :1])], 1)
+        after = _next_real(value, batch.mask)
         steps = batch.token_reward.double() if batch.token_reward is not None else _on_last_token(reward, batch)
         surprise = steps + after - batch.require("action_value", "doubly_robust").double()
-        return value[:, 0] + _dot(prefix, surprise, batch)
+        first = value.gather(1, batch.mask.long().argmax(1, keepdim=True))[:, 0] if batch.horizon else value.sum(1)
+        return first + _dot(prefix, surprise, batch)
     raise InputError("`kind` must be 'importance_sampling', 'per_decision' or 'doubly_robust'", found=repr(kind))
 
 
@@ -103,6 +106,15 @@ def self_normalized_value(
         w, f = w[index], f[index]
     total = w.sum(-1)
     return torch.where(total > 0, (w * f).sum(-1) / torch.where(total > 0, total, torch.ones_like(total)), total)
+
+
+def _next_real(value: Tensor, mask: Tensor) -> Tensor:
+    """Value at the next real token of each position (0 after the last): padding may stand between two tokens."""
+    after, coming = torch.zeros_like(value), torch.zeros_like(value[:, 0] if value.shape[1] else value.sum(1))
+    for t in range(value.shape[1] - 1, -1, -1):
+        after[:, t] = coming
+        coming = torch.where(mask[:, t], value[:, t], coming)
+    return after
 
 
 def _dot(weight: Tensor, value: Tensor, batch: SegmentedBatch) -> Tensor:

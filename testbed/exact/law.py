@@ -119,6 +119,9 @@ def enumerate_law(env: Environment, target: Policy, schedule: Schedule | Policy)
     """
     if isinstance(schedule, Policy):
         schedule = PrefixSchedule((schedule,), one())
+    sizes = {target.vocab_size, env.vocab_size, *(p.vocab_size for _, s in schedule.branches() for p in s.policies)}
+    if len(sizes) > 1:
+        raise InputError("environment, target and behaviors must share one vocabulary", found=f"sizes {sorted(sizes)}")
     tokens, mask = response_table(env)
     nodes = node_index(tokens, env.vocab_size)
     zero = torch.zeros((), dtype=torch.float64)

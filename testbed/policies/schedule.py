@@ -14,11 +14,12 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
-from testbed.core.errors import InputError
+from testbed.core.errors import InputError, TooLarge
 from testbed.core.prefix_order import node_count, prefixes
 from testbed.core.seeds import SeedTree
 from testbed.policies.base import Policy
 
+MOST_BOUNDARIES = 16
 SegmentOf = Callable[[tuple[int, ...]], int]
 
 
@@ -41,6 +42,8 @@ def cuts(positions: Sequence[int]) -> SegmentOf:
     >>> [cuts((1, 3))((0,) * t) for t in range(4)]
     [0, 1, 1, 2]
     """
+    if any(not isinstance(p, int) or p < 0 for p in positions):
+        raise InputError("`positions` must be integers >= 0", found=list(positions))
     ordered = sorted(positions)
     return lambda prefix: sum(len(prefix) >= p for p in ordered)
 
@@ -53,6 +56,8 @@ def after_token(token: int) -> SegmentOf:
     >>> after_token(1)((0, 0)), after_token(1)((0, 1))
     (0, 1)
     """
+    if not isinstance(token, int) or token < 0:
+        raise InputError("`token` must be an integer >= 0", found=repr(token))
     return lambda prefix: int(token in prefix)
 
 
@@ -96,6 +101,10 @@ class PrefixSchedule:
     def __init__(self, policies: Sequence[Policy], segment_of: SegmentOf) -> None:
         if not policies:
             raise InputError("a schedule needs at least one behavior policy", found="none")
+        if not callable(segment_of):
+            raise InputError(
+                "`segment_of` must be a function of the prefix", found=repr(segment_of), hint="one(), cuts(...), ..."
+            )
         self.policies = tuple(policies)
         self.segment_of = segment_of
         self.vocab_size = self.policies[0].vocab_size
@@ -193,6 +202,12 @@ def exogenous_hazard(policies: Sequence[Policy], rate: float, horizon: int) -> E
     """
     if not 0 <= rate <= 1:
         raise InputError("`rate` must lie in [0, 1]", found=rate)
+    if horizon > MOST_BOUNDARIES:
+        raise TooLarge(
+            f"boundaries of up to {MOST_BOUNDARIES} positions can be listed",
+            found=f"2^{horizon - 1} of {horizon} positions",
+            hint="draw one realization at a time with `hazard`",
+        )
     last = len(policies) - 1
     branches = []
     for code in range(2 ** (horizon - 1)):

@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
-from testbed.core.errors import InputError
+from testbed.core.errors import InputError, TooLarge
 from testbed.core.prefix_order import node_count, node_index
 from testbed.core.seeds import SeedTree
 from testbed.core.shapes import require_shape
@@ -50,8 +50,11 @@ class TabularPolicy(Policy):
                 hint=f"the nearest are {node_count(self.vocab_size, horizon - 1)} and {count}",
             )
         self.horizon = horizon
-        if bool(torch.isnan(self.logits).any()) or bool(torch.isneginf(self.logits).all(-1).any()):
-            raise InputError("every row of `logits` must allow a token and hold no NaN", found="a row that does not")
+        improper = torch.isnan(self.logits) | torch.isposinf(self.logits)
+        if bool(improper.any()) or bool(torch.isneginf(self.logits).all(-1).any()):
+            raise InputError(
+                "every row of `logits` must allow a token and hold no NaN or +inf", found="a row that does not"
+            )
 
     @staticmethod
     def from_probs(probs: Float[Tensor, "N V"]) -> TabularPolicy:
@@ -72,6 +75,12 @@ class TabularPolicy(Policy):
         """Independent Gaussian logits of standard deviation `scale` after every prefix."""
         tree = SeedTree(seed) if isinstance(seed, int) else seed
         shape = (node_count(vocab_size, horizon), vocab_size)
+        if shape[0] * shape[1] > 2**27:
+            raise TooLarge(
+                "a table may hold up to 2^27 logits",
+                found=f"{shape[0]:.3g} x {vocab_size}" if shape[0] < 1e300 else "more than 1e300 rows",
+                hint="a MarkovPolicy has one row per state",
+            )
         noise = torch.randn(shape, generator=tree["tabular"].torch_generator(), dtype=torch.float64)
         return TabularPolicy(scale * noise)
 

@@ -103,6 +103,10 @@ def weight_sample(
     label = "log_weights" if log else "weights"
     values = torch.as_tensor(weights).detach()
     keep = None if mask is None else _same_shape("mask", torch.as_tensor(mask), values)
+    if keep is not None and keep.dtype != torch.bool:
+        raise InputError(
+            "`mask` must be boolean", found=keep.dtype, hint="an integer mask would be read as positions: mask.bool()"
+        )
     law = None if probs is None else _same_shape("probs", torch.as_tensor(probs).detach(), values).double()
     if law is not None:
         keep = law != 0 if keep is None else keep & (law != 0)

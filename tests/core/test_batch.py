@@ -147,3 +147,33 @@ def test_replacing_rewards_keeps_the_facts():
     batch = SegmentedBatch(**at("logp_target", (0, 0), 5e-7))
     assert batch.replaced(reward=torch.zeros(3)).facts.clipped == {"logp_target": 1}
     assert batch.replaced(logp_target=batch.logp_behavior).facts.clipped == {}
+
+
+def test_repairs_are_remembered_by_what_is_made_from_a_batch():
+    clipped = SegmentedBatch(**at("logp_target", (0, 0), 5e-7))
+    assert clipped.select([0]).facts.clipped == {"logp_target": 1}
+    assert clipped.replaced(logp_behavior=clipped.logp_behavior - 1).facts.clipped == {"logp_target": 1}
+    assert SegmentedBatch.concatenated([clipped, clipped]).facts.clipped == {"logp_target": 2}
+    coarse = SegmentedBatch(**fields(logp_behavior=torch.full((3, 3), -5.4321, dtype=torch.bfloat16)))
+    assert coarse.select([1]).facts.low_precision == {"logp_behavior": 0.03125}
+    assert coarse.replaced(logp_behavior=coarse.logp_target).facts.low_precision == {}
+
+
+@pytest.mark.usefixtures("untyped")
+def test_ids_and_labels_are_whole_numbers():
+    for dtype in (torch.int32, torch.uint8, torch.int16):
+        narrow = SegmentedBatch(**fields(segment=torch.tensor([[0, 0, 1], [0, 2, 0], [3, 1, 2]]).to(dtype)))
+        assert narrow.segment.dtype == torch.int64
+        assert narrow.n_segments == 3
+    for name in ("segment", "tokens", "group"):
+        with pytest.raises(InputError, match=rf"`{name}` must be whole numbers; found torch.float32"):
+            SegmentedBatch(**fields(**{name: fields()[name].float()}))
+
+
+def test_rows_out_of_range_and_nothing_to_concatenate():
+    batch = SegmentedBatch(**fields())
+    assert batch.select([]).batch_size == 0
+    with pytest.raises(InputError, match=r"`rows` must lie in 0\.\.2; found 1\.\.99"):
+        batch.select([1, 99])
+    with pytest.raises(InputError, match="must be a batch to concatenate"):
+        SegmentedBatch.concatenated([])

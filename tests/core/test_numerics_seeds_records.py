@@ -2,6 +2,7 @@
 
 import json
 import math
+from pathlib import Path
 
 import mpmath
 import pytest
@@ -9,6 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from testbed import InputError
 from testbed.core import RunRecord, SeedTree, numerics, write_json_atomic
 
 
@@ -87,3 +89,25 @@ def test_records_are_whole_or_absent(tmp_path):
         write_json_atomic(path, {"x": Unprintable()})
     assert path.read_text() == before
     assert [p.name for p in path.parent.iterdir()] == ["record.json"]
+
+
+def test_a_record_follows_links_and_leaves_devices_alone(tmp_path):
+    real, link = tmp_path / "real.json", tmp_path / "link.json"
+    real.write_text("{}")
+    link.symlink_to(real)
+    write_json_atomic(link, {"x": 1})
+    assert link.is_symlink()
+    assert json.loads(real.read_text()) == {"x": 1}
+    write_json_atomic("/dev/null", {"x": 1})
+    assert not Path("/dev/null").is_file()
+
+
+@pytest.mark.parametrize("where", ["/proc/record.json", "/dev/null/record.json"])
+def test_an_output_that_cannot_be_written_is_named(where):
+    with pytest.raises(InputError, match=f"must be a file that can be written; found {where}"):
+        write_json_atomic(where, {})
+
+
+def test_a_folder_is_no_output(tmp_path):
+    with pytest.raises(InputError, match="must be a file; found"):
+        write_json_atomic(tmp_path, {})

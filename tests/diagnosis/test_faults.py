@@ -160,3 +160,8 @@ def test_segment_labels_may_be_any_numbers(healthy):
     assert [p["through_segment"] for p in large["products"]] == [3, 2 * 10**9]
     for a, b in zip(plain["products"], large["products"], strict=True):
         assert a["raw"]["second_moment"] == b["raw"]["second_moment"]
+
+
+def test_a_target_that_is_impossible_everywhere_is_no_shift(healthy):
+    """With no finite pair left there is nothing to compare, and nothing to accuse."""
+    assert "shift_by_one" not in fired(healthy.replaced(logp_target=torch.full_like(healthy.logp_target, -torch.inf)))

@@ -169,3 +169,19 @@ def test_bad_input_is_one_sentence(options, message):
     logp, batch = example()
     with pytest.raises(InputError, match=message):
         policy_loss(logp, batch, **{"rule": "tis", "normalizer": "token_mean", **options})
+
+
+@pytest.mark.parametrize("rule", ["exact", "sequence_product", "ppo_clip", "gspo", "decoupled_ppo"])
+def test_an_overflowing_weight_gives_a_model_a_finite_gradient(rule):
+    """Through log_softmax an infinite slope would come back as inf - inf."""
+    logits = torch.zeros(2, 3, 4, dtype=torch.float32, requires_grad=True)
+    logp = torch.log_softmax(logits, -1)[..., 0]
+    recorded = torch.full((2, 3), -1e4)
+    batch = batch_of(logp.detach(), recorded, proximal=recorded, reward=[1.0, -1.0], dtype=torch.float32)
+    loss = policy_loss(logp, batch, rule, advantage=torch.tensor([1.0, -1.0]))
+    (gradient,) = torch.autograd.grad(loss, logits)
+    assert loss.isfinite()
+    assert gradient.isfinite().all()
+    if rule == "exact":
+        assert weigh(rule, batch).saturated == 6
+        assert gradient.any()

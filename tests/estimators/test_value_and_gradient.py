@@ -7,6 +7,7 @@ from testbed import (
     InputError,
     PrefixSchedule,
     PrefixTree,
+    SegmentedBatch,
     TabularPolicy,
     action_values,
     after_token,
@@ -129,3 +130,48 @@ def test_prefix_law_and_values_agree():
         reach.index_add_(0, nodes[alive, t], law.probs[alive])
     torch.testing.assert_close(prefix_law(env, pi), reach, rtol=1e-12, atol=0)
     assert float(state_values(env, pi)[0]) == pytest.approx(float(law.expect(law.batch.reward)), rel=1e-12)
+
+
+@pytest.mark.parametrize("kind", ["importance_sampling", "per_decision", "doubly_robust"])
+def test_padding_between_tokens_changes_no_value(kind):
+    """The same responses with masked columns in front and in between give the same terms."""
+    env, pi, schedule = world(eos=2, steps=True)
+    law = enumerate_law(env, pi, schedule)
+    nodes = node_index(law.batch.tokens, 3)
+    q = TabularPolicy.random(3, 3, 9).logits
+    v = (pi.table.exp() * q).sum(1)
+    batch = law.batch.replaced(action_value=q[nodes, law.batch.tokens])
+    state = v[nodes]
+    want = value_terms(batch, kind, state_value=state)
+    columns = torch.tensor([1, 3, 4])
+
+    def spread(x, fill):
+        out = torch.full((x.shape[0], 6), fill, dtype=x.dtype)
+        out[:, columns] = x
+        return out
+
+    names = ("tokens", "segment", "logp_target", "logp_behavior", "token_reward", "action_value")
+    loose = SegmentedBatch(
+        mask=spread(batch.mask, False), reward=batch.reward, group=batch.group,
+        **{n: spread(getattr(batch, n), 7 if n in ("tokens", "segment") else float("nan")) for n in names},
+    )  # fmt: skip
+    got = value_terms(loose, kind, state_value=spread(state, float("nan")))
+    torch.testing.assert_close(got, want, rtol=1e-12, atol=1e-15)
+
+
+def test_nan_advantages_are_refused_where_they_count():
+    env, pi, schedule = world()
+    batch = enumerate_law(env, pi, schedule).batch
+    advantage = batch.reward.clone()
+    advantage[0] = float("nan")
+    with pytest.raises(InputError, match="`advantage` must not be NaN on a weighted token; found 3 NaN"):
+        gradient_terms(batch, weigh("none", batch), pi, advantage=advantage)
+    gated = weigh("none", batch).value.clone()
+    gated[0] = 0.0
+    assert gradient_terms(batch, gated, pi, advantage=advantage).isfinite().all()
+
+
+def test_vocabularies_must_agree():
+    env, _, schedule = world()
+    with pytest.raises(InputError, match=r"share one vocabulary; found sizes \[2, 3\]"):
+        enumerate_law(env, TabularPolicy.random(2, 3, 0), schedule)

@@ -201,3 +201,9 @@ def test_the_number_says_what_it_is_and_survives_copies_and_json():
 
 def test_gradients_do_not_flow_through_a_diagnostic():
     assert isinstance(ess(torch.ones(3, requires_grad=True)), float)
+
+
+@pytest.mark.usefixtures("untyped")
+def test_an_integer_mask_is_not_read_as_positions():
+    with pytest.raises(InputError, match=r"`mask` must be boolean; found torch\.int64"):
+        ess(torch.tensor([1.0, 2.0, 3.0]), torch.tensor([1, 0, 1]))

@@ -102,6 +102,10 @@ def _with_harmless_bug(plant):
     [
         (["verify", "Q7"], "no theorem has this id; found 'Q7' (nearest:"),
         (["show", "S99"], "no theorem has this id"),
+        (["show", "C5"], "planned and not decided yet; found C5 (decided so far: sections S,"),
+        (["verify", "S1", "--json", "/proc/v.json"], "must be a file that can be written; found /proc/v.json"),
+        (["break", "S1", "--json", "/proc/v.json"], "must be a file that can be written"),
+        (["records", "--out", "/proc/records"], "must be a file that can be written"),
         (["break"], "give either ID[:MUTANT] or --all; found neither"),
         (["break", "S2", "--all"], "found both"),
         (["break", "S2:nonsense"], "S2 has no mutant of this name; found 'nonsense' (it has support_violated"),
@@ -175,3 +179,18 @@ def test_parallel_gives_the_same_verdicts(tmp_path):
     one, two = (json.loads(p.read_text())["verdicts"] for p in paths)
     for a, b in zip(one, two, strict=True):
         assert {k: v for k, v in a.items() if k != "seconds"} == {k: v for k, v in b.items() if k != "seconds"}
+
+
+def test_a_reader_that_stops_loses_nothing(tmp_path):
+    path = tmp_path / "v.json"
+    command = f"{sys.executable} -m theory verify S1 S17 --no-mutants --jobs 1 --json {path} | head -n 1"
+    done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=False)
+    assert done.stdout.startswith("S1 ")
+    assert "Traceback" not in done.stderr
+    assert [v["id"] for v in json.loads(path.read_text())["verdicts"]] == ["S1", "S17"]
+
+
+def test_an_id_given_twice_is_decided_once(capsys):
+    status, out, _ = run(capsys, "verify", "S17", "S17", "--no-mutants")
+    assert status == 0
+    assert "1 of 1 theorems" in out

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from testbed.core.batch import SegmentedBatch
 from testbed.core.prefix_order import leaf_index, node_index
+from testbed.estimators.value import value_terms
 from testbed.exact.law import ExactLaw, enumerate_law
 from testbed.policies.schedule import PrefixSchedule, cuts
 from testbed.policies.tabular import TabularPolicy
@@ -55,7 +56,12 @@ def measure(instance: World) -> Quantities:
             for atom, p in zip(atoms, on_policy.probs.tolist(), strict=True):
                 rhs[atom] = rhs.get(atom, 0.0) + prior * p
     order = sorted(set(lhs) | set(rhs))
-    return {"weighted": [lhs.get(a, 0.0) for a in order], "target": [rhs.get(a, 0.0) for a in order]}
+    return {
+        "weighted": [lhs.get(a, 0.0) for a in order],
+        "target": [rhs.get(a, 0.0) for a in order],
+        "value": law.expect(value_terms(law.batch)),
+        "target_value": instance.target_law.expect(instance.target_law.batch.reward),
+    }
 
 
 def measure_whole(instance: World) -> Quantities:
@@ -188,6 +194,13 @@ THEOREM = Theorem(
             "target",
             "every event decided by the end of segment k has its target probability",
         ),
+        Claim(
+            "value",
+            "equal",
+            "value",
+            "target_value",
+            "with f the reward and the whole response: the estimator of the value",
+        ),
     ),
     instances=standard_worlds,
     measure=measure,
@@ -214,14 +227,14 @@ THEOREM = Theorem(
         Mutant(
             name="support_violated",
             kind="hypothesis",
-            breaks=("corrected",),
+            breaks=("corrected", "value"),
             instances=truncated_support_world,
             why="a top-k behavior never draws tokens the target may draw: their events have weighted probability 0",
         ),
         Mutant(
             name="ratio_inverted",
             kind="bug",
-            breaks=("corrected",),
+            breaks=("corrected", "value"),
             on=("two_segments", "stopping_time"),
             plant=bugs.ratio_inverted,
             why="log_ratios returns behavior minus target; needs target != behavior",
@@ -229,7 +242,7 @@ THEOREM = Theorem(
         Mutant(
             name="last_segment_only",
             kind="bug",
-            breaks=("corrected",),
+            breaks=("corrected", "value"),
             on=("two_segments", "three_segments"),
             plant=bugs.last_segment_only,
             why="only the newest segment is corrected; needs two segments with target != first behavior",

@@ -27,7 +27,8 @@ from theory.uncorrected_rest import bias_chain, difference
 from theory.worlds import World, world
 
 ZERO = 1e-10  # a bias or a spread below this is rounding
-KINDS = {"prefix": "prefix", "segment_end": "segment_prefix"}  # reading -> weighting rule
+# reading -> weighting rule and its parameters; `spire` without a cap is the product through the end of the segment
+KINDS: dict[str, tuple[str, dict[str, Any]]] = {"prefix": ("prefix", {}), "segment_end": ("spire", {"cap": "none"})}
 REFUTED = {
     "prefix": ("two_segments", "stale_start", "long_first_segment"),
     "segment_end": ("two_segments", "long_first_segment"),
@@ -65,15 +66,15 @@ def measure(
     law, batch, pi, env = instance.law, instance.batch, instance.target, instance.env
     gradient = exact_gradient(env, pi)
 
-    def mean(rule: str, advantage: Tensor | None = None) -> Tensor:
-        return moments(law, gradient_terms(batch, weigh(rule, batch), pi, advantage)).mean
+    def mean(rule: str, advantage: Tensor | None = None, **params: Any) -> Tensor:
+        return moments(law, gradient_terms(batch, weigh(rule, batch, **params), pi, advantage)).mean
 
     critic = along(batch, action_values(env, pi))
     found: dict[str, Any] = {"gradient": gradient, "full_product": mean("sequence_product")}
     visits = prefix_law(env, pi)[:, None] * pi.table.exp()
     estimates = {}
-    for reading, rule in KINDS.items():
-        estimate = estimates[reading] = mean(rule)
+    for reading, (rule, params) in KINDS.items():
+        estimate = estimates[reading] = mean(rule, **params)
         d = difference(instance, reading, posterior)
         on_policy = instance.target_law
         terms = gradient_terms(on_policy.batch, on_policy.batch.mask.double(), pi, along(on_policy.batch, d))
@@ -81,7 +82,7 @@ def measure(
         centered = torch.where(visits > 0, spread, 0.0)
         flat = bool((spread if undrawn else centered).abs().max() < ZERO)
         found |= {
-            f"{reading}_critic": mean(rule, critic),
+            f"{reading}_critic": mean(rule, critic, **params),
             f"{reading}_bias": estimate - gradient,
             f"{reading}_predicted": moments(on_policy, terms).mean,
             f"{reading}_per_logit": visits * centered,
