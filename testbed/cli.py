@@ -7,8 +7,6 @@ from typing import Annotated, Any
 
 import typer
 
-from testbed.core.errors import InputError
-
 app = typer.Typer(
     name="testbed", no_args_is_help=True, add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False,
     help="Diagnose the off-policy correction of a training run from its recorded log-probabilities.",
@@ -38,11 +36,14 @@ def diagnose(
     where recorded, token, segment, prompt, logp_proximal, version, engine, token_reward, action_value. Rows may also be
     whole responses that hold lists.
     """
+    from testbed.core.records import require_writable
     from testbed.diagnosis.dump import load_dump
     from testbed.diagnosis.printed import report_sections
     from testbed.diagnosis.report import diagnose as diagnose_batch
     from testbed.diagnosis.sections import print_sections
 
+    if json is not None:
+        require_writable(json)
     path = _sample_path() if file == SAMPLE and not Path(file).exists() else Path(file)
     record = diagnose_batch(
         load_dump(path, target, behavior), seed=seed, cost_fresh=cost_fresh, cost_replay=cost_replay
@@ -91,9 +92,4 @@ def _write(path: Path | None, result: dict[str, Any], seed: int | None) -> None:
         return
     from testbed.core.records import RunRecord, provenance
 
-    try:
-        RunRecord(result=result, provenance=provenance(seed)).save(path)
-    except OSError as error:
-        raise InputError(
-            "`--json` must name a file that can be written", found=f"'{path}': {error.strerror}"
-        ) from error
+    RunRecord(result=result, provenance=provenance(seed)).save(path)
