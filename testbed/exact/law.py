@@ -119,6 +119,7 @@ def enumerate_law(env: Environment, target: Policy, schedule: Schedule | Policy)
     """
     if isinstance(schedule, Policy):
         schedule = PrefixSchedule((schedule,), one())
+    require_enumerable(env)
     sizes = {target.vocab_size, env.vocab_size, *(p.vocab_size for _, s in schedule.branches() for p in s.policies)}
     if len(sizes) > 1:
         raise InputError("environment, target and behaviors must share one vocabulary", found=f"sizes {sorted(sizes)}")
