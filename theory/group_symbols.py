@@ -14,7 +14,7 @@ import sympy as sp
 from theory.derivation import Derivation
 from theory.symbols import Prefix, SymbolicWorld, symbolic_world
 
-SYMBOLIC = 60  # groups times logits up to which an enumeration is done in symbols
+SYMBOLIC = 1000  # multisets times logits up to which a derivation over symbols is run
 Draw = tuple[int, Prefix]  # realization of the schedule's noise, response
 Coefficient = Callable[[Sequence[Draw], int], Any]  # of response i of a group
 
