@@ -15,11 +15,12 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 
 from testbed.core.errors import InputError, TooLarge
-from testbed.core.prefix_order import node_count, prefixes
+from testbed.core.prefix_order import all_responses, leaf_index, node_count, prefixes
 from testbed.core.seeds import SeedTree
 from testbed.policies.base import Policy
 
 MOST_BOUNDARIES = 16
+SMALL = 4096  # prefixes of one length up to which their segments are tabulated
 SegmentOf = Callable[[tuple[int, ...]], int]
 
 
@@ -113,6 +114,7 @@ class PrefixSchedule:
                 "all policies of a schedule must share one vocabulary", found=[p.vocab_size for p in self.policies]
             )
         self._known: dict[tuple[int, ...], int] = {}
+        self._tables: dict[int, Tensor] = {}
 
     def segment(self, prefix: tuple[int, ...]) -> int:
         """Return the checked segment of the token after this prefix."""
@@ -139,8 +141,15 @@ class PrefixSchedule:
 
     def segments(self, prefix: Int64[Tensor, "B t"]) -> Int64[Tensor, " B"]:
         """Return the segment of the next token after each prefix row."""
-        if prefix.shape[1] == 0:
-            return torch.full((prefix.shape[0],), self.segment(()), dtype=torch.int64)
+        batch, t = prefix.shape
+        if t == 0:
+            return torch.full((batch,), self.segment(()), dtype=torch.int64)
+        count = self.vocab_size**t
+        if count <= SMALL and batch >= count:  # one look-up per response, in a table of all prefixes of this length
+            if t not in self._tables:
+                every = all_responses(self.vocab_size, t).tolist()
+                self._tables[t] = torch.tensor([self.segment(tuple(p)) for p in every], dtype=torch.int64)
+            return self._tables[t][leaf_index(prefix, self.vocab_size)]
         distinct, row = torch.unique(prefix, dim=0, return_inverse=True)  # ask once per prefix, not once per response
         return torch.tensor([self.segment(tuple(p)) for p in distinct.tolist()], dtype=torch.int64)[row]
 

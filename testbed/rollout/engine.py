@@ -104,14 +104,14 @@ def _next_laws(branches: list[tuple[float, PrefixSchedule]], branch: Tensor, pre
     """Segment labels [b] and log-probabilities [b, V] of the next token of each live row."""
     label = torch.empty(prefix.shape[0], dtype=torch.int64)
     log_probs = torch.empty(prefix.shape[0], branches[0][1].vocab_size, dtype=torch.float64)
-    for number in branch.unique().tolist():
-        realized = branches[number][1]
-        mine = branch == number
-        labels = realized.segments(prefix[mine])
-        label[mine] = labels
-        for k in labels.unique().tolist():
-            here = mine.clone()
-            here[mine] = labels == k
-            with torch.no_grad():
-                log_probs[here] = realized.policies[k].next_log_probs(prefix[here]).double()
+    for number, (_, realized) in enumerate(branches):
+        mine = torch.nonzero(branch == number)[:, 0] if len(branches) > 1 else torch.arange(len(label))
+        if mine.numel() == 0:
+            continue
+        label[mine] = labels = realized.segments(prefix[mine])
+        for k in range(int(labels.min()), int(labels.max()) + 1):
+            here = mine[labels == k]
+            if here.numel():
+                with torch.no_grad():
+                    log_probs[here] = realized.policies[k].next_log_probs(prefix[here]).double()
     return label, log_probs
