@@ -31,7 +31,7 @@ help:
 	@echo "  venv       build $(VENV), once, from constraints.txt (every other target does so when needed)"
 	@echo "  verify     decide every theorem, diagnose the bundled rollouts; the report is out/verify/report.html"
 	@echo "  test       every test that is not marked slow, gpu, browser or repro"
-	@echo "  check      format, lint, types, layers, then the fast tests (make test has them all)"
+	@echo "  check      format, lint, types, layers, then the fast tests"
 	@echo "  stats      slow tests, and the statistical ones on EPOCHS=$(EPOCHS) other random streams"
 	@echo "  notebooks  execute every notebook from its source"
 	@echo "  lab        JupyterLab on the notebooks"

@@ -37,7 +37,8 @@ def list_claims(
             print(f"    decided by: {' '.join(claim.theorems)}")
         else:
             print("    decided by: " + ", ".join(f"{name} {verdict_word(found.get(name))}" for name in claim.theorems))
-        print(f"    note: {claim.note}")
+        if claim.note:
+            print(f"    note: {claim.note}")
 
 
 def main() -> int:

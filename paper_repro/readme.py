@@ -90,7 +90,7 @@ def catalogue_rows(catalogue: Iterable[Any], verdicts: dict[str, dict[str, Any]]
         verdict = verdicts.get(theorem.id)
         killed = "-" if verdict is None else str(sum(bool(mutant["killed"]) for mutant in verdict["mutants"]))
         source = f"{theorem.source} (reading)" if theorem.reading else theorem.source
-        title, total = " ".join(theorem.title.split()), str(len(theorem.mutants))
+        title, total = " ".join(theorem.headline.split()), str(len(theorem.mutants))
         rows.append(Row(theorem.id, theorem.kind, title, source, verdict_word(verdict), killed, total))
     return rows
 

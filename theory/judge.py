@@ -42,6 +42,8 @@ def violation(claim: Claim, quantities: Quantities) -> tuple[float, float, float
         gap = np.abs(gap)
     worst = int(gap.argmax())
     size = float(gap[worst])
+    if claim.relation == "equal" and size <= claim.tolerance:  # nothing is wrong: show a component that says something
+        worst = int(np.where(np.isfinite(left), np.abs(left), 0).argmax())
     wrong = claim.margin - size if claim.relation == "differs" else size
     return max(wrong, 0.0), size, float(left[worst]), float(right[worst])
 
@@ -64,6 +66,9 @@ def _judge_claims(
         (wrong, gap, lhs, rhs), worst = max(cases, key=lambda c: c[0][0] if claim.relation != "at_most" else c[0][1])
         if claim.relation == "at_most":
             wrong = max(c[0][0] for c in cases)
+        if claim.relation == "equal" and wrong <= claim.tolerance:
+            (_, _, lhs, rhs), worst = max(cases, key=lambda c: abs(c[0][2]))
+            gap = max(c[0][1] for c in cases)
         violations[claim.name] = wrong
         results[claim.name] = ClaimResult(
             name=claim.name,
@@ -202,7 +207,7 @@ def judge(theorem: Theorem, mutants: bool = True, seed: int = 0) -> Verdict:
     return Verdict(
         id=theorem.id,
         kind=theorem.kind,
-        title=theorem.title,
+        title=theorem.headline,
         source=theorem.source,
         reading=theorem.reading,
         holds=not problems,

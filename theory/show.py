@@ -13,6 +13,11 @@ from theory.derivation import POINTS, check_steps
 from theory.row_blocks import row_blocks
 
 WIDTH = 110
+NOTATION = (
+    "pi target, mu_k behavior of segment k, rho_t = pi/mu of the drawn token, W_t = rho_1 ... rho_t, W_(k) through the end of "
+    "segment k, h_t the tokens before t, s_t = grad log pi(y_t | h_t), R reward, G = grad E_pi[R], Q value of a token, xi the "
+    "schedule's own noise; as symbols p_h_a, m_k_h_a, r_k_h_a, R_y: pi, mu, rho of token a after h, reward of y"
+)
 
 
 def show_theorem(theorem_id: str, latex: bool = False) -> str:
@@ -21,7 +26,7 @@ def show_theorem(theorem_id: str, latex: bool = False) -> str:
     instance = theorem.instances()[0]
     derivation = theorem.derive(instance)
     problem = check_steps(derivation)
-    lines = [f"{theorem.id} · {theorem.kind} · {theorem.title}", "", "Hypotheses"]
+    lines = [f"{theorem.id} · {theorem.kind} · {theorem.headline}", "", "Hypotheses"]
     lines += [f"  ({n}) {h}" for n, h in enumerate(theorem.hypotheses, 1)]
     lines += ["", "Statement", *_wrapped(theorem.statement), "", f"Source: {theorem.source}"]
     if theorem.reading:

@@ -95,6 +95,7 @@ class Theorem:
     reading : bool            whether the formula is our reading of an abstract rather than a printed formula
     claims, instances, measure, derive, mutants, sampled
     outcome : str             what the decision means for a practitioner
+    refutes : str             of a counterexample: the usual claim that it shows to be false
     table : callable          rows to print with the theorem, each column -> number or word; a new table where columns change
     """
 
@@ -112,5 +113,11 @@ class Theorem:
     mutants: tuple[Mutant, ...] = ()
     sampled: Callable[[], SampledCheck] | None = None
     reading: bool = False
+    refutes: str = ""
     references: tuple[str, ...] = field(default=())
     table: Callable[[], list[dict[str, Any]]] | None = None
+
+    @property
+    def headline(self) -> str:
+        """Title as tables show it; a counterexample quotes the claim that it refutes."""
+        return f'"{self.refutes}": no, {self.title}' if self.refutes else self.title

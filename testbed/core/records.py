@@ -79,11 +79,11 @@ def write_json_atomic(path: str | Path, content: Any) -> Path:
 
     NaN and infinities are written as the strings "nan", "inf", "-inf" (plain JSON has no such numbers).
     """
-    path = require_writable(path)
+    asked, path = Path(path), require_writable(path)
     text = json.dumps(_plain(content), indent=1, allow_nan=False)
     if path.exists() and not path.is_file():  # a device or a pipe: there is nothing to replace
         path.write_text(text + "\n")
-        return path
+        return asked
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with os.fdopen(handle, "w") as file:
@@ -96,7 +96,7 @@ def write_json_atomic(path: str | Path, content: Any) -> Path:
     except BaseException:
         Path(name).unlink(missing_ok=True)
         raise
-    return path
+    return asked
 
 
 def _plain(value: Any) -> Any:

@@ -46,7 +46,7 @@ def _checks(faults: list[dict[str, Any]]) -> Section:
         says = f"Look at the recording before the rest: {len(broken)} of {made} checks failed."
     else:
         says = f"No sign of a recording fault in {made} checks" + (
-            f"; {_plural(len(notes), 'note')}." if notes else "."
+            f"; {len(notes)} of {len(faults) - made} notes on the data." if notes else "."
         )
     remarks = [f"FAULT {f['check']}: {f['says']}." for f in broken] + [
         f"note {f['check']}: {f['says']}." for f in notes
@@ -135,7 +135,7 @@ def _unit_means(records: list[dict[str, Any]]) -> Section:
         )
         for r in records
     ]
-    header = ("ratio", "seg", "tokens", f"mean [{level:.4g}%]", "log10 e", "excludes 1")
+    header = ("ratio", "seg", "tokens", f"mean [{level:.4g}%]", "log10 E-val", "excludes 1")
     remark = (
         "Interval: bootstrap over responses, for many of them; its level keeps all false alarms of this table together at "
         "1%. E-value: valid at every sample size, but blind to means below 1."

@@ -43,6 +43,7 @@ def test_written_for_a_reader(theorem_id):
     assert len({m.name for m in theorem.mutants}) == len(theorem.mutants)
     assert theorem.source.split()[0].rstrip(";,:") in {"paper", "literature", "ours"}
     assert theorem.outcome.endswith(".")
+    assert bool(theorem.refutes) == (theorem.kind == "counterexample")
     names = [i.name for i in theorem.instances()]
     assert all(SNAKE.fullmatch(n) for n in names), names
     for step in theorem.derive(theorem.instances()[0]).steps:

@@ -106,8 +106,8 @@ def verdict_list(verdicts: Verdicts) -> Markup:
         "Gap: of the main claim, scaled: rounding for an identity, minus the slack for a bound, the miss for a refuted claim."
     )
     return safe(
-        table(("", "kind", "what", "verdict", "gap", "mutants killed"), rows, numbers=(4, 5), lines=(2,)),
         element("p", legend, class_="soft"),
+        table(("", "kind", "what", "verdict", "gap", "mutants killed"), rows, numbers=(4, 5), lines=(2,)),
     )
 
 

@@ -89,7 +89,7 @@ def _derivation(name: str, found: dict[str, Any] | None) -> Markup | None:
 
 
 def _claims(claims: list[dict[str, Any]]) -> Markup:
-    header = ("claim", "left", "", "right", "gap", "tolerance", "instances", "worst instance")
+    header = ("claim", "left", "", "right", "gap", "tolerance", "instances", "instance shown")
     rows = [
         (
             safe(
@@ -102,7 +102,8 @@ def _claims(claims: list[dict[str, Any]]) -> Markup:
         for c in claims
     ]  # fmt: skip
     note = (
-        "Left and right: the worst component of the worst instance. Gap: their difference over the larger size (0.01 at least); "
+        "Left and right: where an equality holds, the instance and component of largest size, else the worst. "
+        "Gap: the largest difference over the larger size (0.01 at least); "
         "for ≤ a negative gap is slack."
     )
     return safe(table(header, rows, numbers=(1, 3, 4, 5, 6), lines=(0,)), element("p", note, class_="soft"))

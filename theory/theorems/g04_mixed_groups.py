@@ -215,6 +215,7 @@ TOLD_APART = ("mixed_two_tokens_exact_2_1", "mixed_end_token_exact_1_2")
 THEOREM = Theorem(
     id="G4",
     kind="counterexample",
+    refutes="a group may mix stale and fresh responses at no cost",
     title="stale and fresh responses in one group: harmful unless the stale part's weighted scores have mean zero",
     hypotheses=(
         "M_s stale and M_f fresh responses to one prompt, all independent; the update is divided by M = M_s + M_f",

@@ -179,6 +179,7 @@ def whole_interval(right: Any) -> Any:
 THEOREM = Theorem(
     id="K3",
     kind="counterexample",
+    refutes="weighting error against cost finds every Pareto-optimal share",
     title="weighted sums find the whole front at a fixed size, and may find only its ends at a fixed budget",
     hypotheses=(
         "objectives: mean squared error (K1 at a budget, K2 at a size) and cost per sample; c_r <= c_f",

@@ -126,6 +126,7 @@ def claimed_position(case: MixingCase) -> Quantities:
 THEOREM = Theorem(
     id="K4",
     kind="counterexample",
+    refutes="some share of replay between none and all is best even if replay has no bias",
     title="an interior replay share needs bias, a limited pool or a ceiling on cost",
     hypotheses=(
         "as K1, with b = 0",

@@ -168,8 +168,8 @@ def newest_leaves() -> Iterator[None]:
 
 THEOREM = Theorem(
     id="K5",
-    kind="counterexample",
-    title="a replay share that is optimal for the age it causes: none, one or several",
+    kind="optimum",
+    title="a replay share that is optimal for the age it causes exists and is unique under conditions, not always",
     hypotheses=(
         "as K1, with v_r = V(a), V continuous and nondecreasing; an equilibrium is a = a*(V(a))",
         "existence: C b^2 > (V(a) - v_f) D_c on [0, 1]",

@@ -154,6 +154,7 @@ def variance_of_the_uncapped(right: Any) -> Any:
 THEOREM = Theorem(
     id="O10",
     kind="counterexample",
+    refutes="a cap computed from the divergence alone always beats no cap",
     title="certificates from d2 alone lose to no cap at n >= (64/27) d2, and say nothing for caps >= d2",
     hypotheses=(
         "all that is known of the weight is E W = 1 and E W^2 = d2; n independent draws",

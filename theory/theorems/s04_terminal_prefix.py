@@ -165,6 +165,7 @@ PREDICTED = ("prefix_bias", "prefix_bias_per_logit", "segment_end_bias", "segmen
 THEOREM = Theorem(
     id="S4",
     kind="counterexample",
+    refutes="prefix and segment-end products are unbiased for every schedule",
     title="with a terminal reward, prefix and segment-end products are biased by what the uncorrected rest is worth",
     hypotheses=(
         "boundaries are prefix-measurable, or depend on exogenous noise xi besides (S1)",

@@ -172,6 +172,7 @@ def instances() -> list[World]:
 THEOREM = Theorem(
     id="S6",
     kind="counterexample",
+    refutes="the full product is unbiased wherever the draft is cut",
     title="regenerating the suffix because the finished draft failed biases even the full product",
     hypotheses=(
         "a first behavior drafts to the end; the tokens before a prefix-measurable boundary are kept",

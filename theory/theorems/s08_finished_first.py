@@ -225,6 +225,7 @@ LAW_FORMULA = ("kept_law", "repaired", "unique")
 THEOREM = Theorem(
     id="S8",
     kind="counterexample",
+    refutes="responses whose ratios are all 1 need no correction",
     title="the first m of n responses to end: every recorded ratio is 1, and the batch is length-biased",
     hypotheses=(
         "n independent responses of the target start together; each token, the end token included, takes one tick",

@@ -228,6 +228,7 @@ ORDERED = ("termwise", "ordered_when_unshared")
 THEOREM = Theorem(
     id="S15",
     kind="counterexample",
+    refutes="prefix weights have lower variance than the full product",
     title="prefix products have lower variance term by term with the target's critic, and not otherwise",
     hypotheses=(
         "prefix-measurable or exogenous boundaries; every behavior supports the target",
