@@ -135,10 +135,10 @@ def _unit_means(records: list[dict[str, Any]]) -> Section:
         )
         for r in records
     ]
-    header = ("ratio", "seg", "tokens", f"mean [{level:.4g}%]", "log10 E-val", "excludes 1")
+    header = ("ratio", "seg", "tokens", f"mean [{level:.4g}%]", "log10 E", "excludes 1")
     remark = (
         "Interval: bootstrap over responses, for many of them; its level keeps all false alarms of this table together at "
-        "1%. E-value: valid at every sample size, but blind to means below 1."
+        "1%. E, the e-value: valid at every sample size, but blind to means below 1."
     )
     return Section(title="E[w] = 1?", says=says, header=header, rows=rows, remarks=[remark])
 

@@ -12,9 +12,9 @@ from testbed.core.errors import InputError
 
 CATALOGUE = [
     SimpleNamespace(
-        id="S1", kind="identity", title="E[W f | h] =\n E[f]", source="paper", reading=True, mutants=["a", "b"]
+        id="S1", kind="identity", headline="E[W f | h] =\n E[f]", source="paper", reading=True, mutants=["a", "b"]
     ),
-    SimpleNamespace(id="C17", kind="report", title="tables", source="ours", reading=False, mutants=[]),
+    SimpleNamespace(id="C17", kind="report", headline="tables", source="ours", reading=False, mutants=[]),
 ]
 VERDICTS = {
     "S1": {"id": "S1", "kind": "identity", "holds": True, "mutants": [{"killed": True}, {"killed": False}]},
