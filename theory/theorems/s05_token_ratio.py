@@ -147,8 +147,9 @@ def measure(
 def _derivation(shape: tuple[Any, ...]) -> Derivation:
     w = symbolic_world(shape)
     chains = [distance_chain(w)] if w.eos is None else []
+    chains += [update_chain(w), terminal_chain(w)]
     if w.horizon <= 2:
-        chains += [update_chain(w), terminal_chain(w), bound_chain(w)]
+        chains.append(bound_chain(w))
     return Derivation(chains, w.point, w.bind)
 
 
