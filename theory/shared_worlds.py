@@ -14,8 +14,11 @@ import torch
 from testbed.core.batch import SegmentedBatch
 from testbed.environments.prefix_tree import PrefixTree
 from testbed.exact.law import ExactLaw, enumerate_law
+from testbed.policies.base import Policy
 from testbed.policies.markov import MarkovPolicy
-from testbed.policies.schedule import Schedule
+from testbed.policies.schedule import ExogenousSchedule, PrefixSchedule, Schedule, one
+from testbed.policies.tabular import TabularPolicy
+from theory.worlds import World
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,6 +39,18 @@ class SharedWorld:
     def target_law(self) -> ExactLaw:
         """Law of on-policy responses."""
         return enumerate_law(self.env, self.target, self.target)
+
+    def as_tabular(self) -> World:
+        """The same laws with a row per prefix, for what does not depend on whether parameters are shared."""
+        v, t = self.env.vocab_size, self.env.horizon
+        realized = self.schedule.branches()
+
+        def table(policy: Policy) -> TabularPolicy:
+            return TabularPolicy(PrefixSchedule((policy,), one()).log_prob_table(v, t))
+
+        mus = tuple(table(p) for p in realized[0][1].policies)
+        branches = [(prob, PrefixSchedule(mus, s.segment_of)) for prob, s in realized]
+        return World(name=self.name, env=self.env, target=table(self.target), schedule=ExogenousSchedule(branches))
 
     @property
     def batch(self) -> SegmentedBatch:

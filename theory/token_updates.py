@@ -246,3 +246,31 @@ def _distance(w: SymbolicWorld, t: int) -> sp.Expr:
 
 def _maximum(values: list[sp.Expr]) -> sp.Expr:
     return sp.Max(*values, evaluate=False) if len(values) > 1 else values[0]
+
+
+def shared_chain(w: SymbolicWorld) -> list[Step]:
+    """Norm of the bias where all prefixes share one softmax: a shared logit collects every prefix's block."""
+    tokens = range(w.vocab_size)
+    parameters = list(w.parameters)
+    update = _at_sampler_prefixes(w, lambda h, a, xi: _advantage(w, h, a))
+    bias = [u - g for u, g in zip(update, w.gradient(), strict=True)]
+    collected = [sp.Add(*[b for b, (_, c) in zip(bias, parameters, strict=True) if c == token]) for token in tokens]
+    blocks = [
+        sp.Add(*[(_visited(w, h) - w.prob_pi(h)) * w.pi(h, token) * _advantage(w, h, token) for h in live(w)])
+        for token in tokens
+    ]
+    return [
+        Step(
+            "shared_logits",
+            [sp.sqrt(sp.Add(*[b**2 for b in collected]))],
+            "the update minus J differentiated; by the chain rule a shared logit adds up its blocks",
+            quantity="bias_norm",
+            tex=r"\Big\|\sum_h (\mathrm{update}_h - \nabla_h J)\Big\|",
+        ),
+        Step(
+            "prefix_laws",
+            [sp.sqrt(sp.Add(*[b**2 for b in blocks]))],
+            "the mean of A over the target's tokens is 0, so each block is the difference of prefix laws times pi A",
+            tex=r"\Big\|\sum_h (\mu(h) - \pi(h))\, \pi(\cdot \mid h)\, A(h, \cdot)\Big\|",
+        ),
+    ]

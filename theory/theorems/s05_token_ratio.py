@@ -30,7 +30,7 @@ from theory.shared_worlds import SharedWorld, independent_tokens
 from theory.small_worlds import along, long_worlds, small_worlds, uncovered_world
 from theory.symbols import symbolic_world
 from theory.theorem import Claim, Mutant, Quantities, Theorem
-from theory.token_updates import bound_chain, distance_chain, terminal_chain, update_chain
+from theory.token_updates import bound_chain, distance_chain, shared_chain, terminal_chain, update_chain
 from theory.worlds import World, world
 
 
@@ -154,9 +154,10 @@ def _derivation(shape: tuple[Any, ...]) -> Derivation:
 
 
 def derive(instance: World | SharedWorld) -> Derivation:
-    """Symbols for the tabular worlds; the world with shared parameters only attains the bound and is enumerated."""
+    """Derive every claim's sides for a tabular world, the bias for the world whose prefixes share one softmax."""
     if isinstance(instance, SharedWorld):
-        return Derivation((), lambda rng: {}, lambda i: {})
+        w = symbolic_world(instance.as_tabular().shape)
+        return Derivation([shared_chain(w)], w.point, lambda i: w.bind(i.as_tabular()))
     return _derivation(instance.shape)
 
 
