@@ -56,17 +56,19 @@ $(LAB): $(STAMP)
 	@$(PIP) install -c $(LIMITS) -e '.[notebooks]'
 	@touch $@
 
-# Every part runs even if one before it fails, so that the report shows what failed; the first failure is the status
+# Every part runs even if one before it fails, so that the report shows what failed; the first failure is the status.
+# The diagnosis is made once for the report, which reads records only, and printed at the end.
 verify: $(STAMP)
 	@mkdir -p out/verify
 	@status=0; \
 	part() { echo "$$*"; "$$@" || { code=$$?; [ $$code -ne 130 ] || exit 130; [ $$status -ne 0 ] || status=$$code; }; }; \
 	part $(PY) -m theory verify --jobs $(JOBS) --json out/verify/verdicts.json; \
 	part $(PY) -m theory records --out out/verify/records; \
-	part $(PY) -m testbed diagnose $(SAMPLE) --json out/verify/diagnosis.json; \
+	part $(PY) -m testbed diagnose $(SAMPLE) --json out/verify/diagnosis.json --quiet; \
 	part $(PY) -m figures --records out/verify/records --out out/verify/figures; \
 	part $(PY) -m theory report --verdicts out/verify/verdicts.json --diagnosis out/verify/diagnosis.json \
 		--figures out/verify/figures --out out/verify/report.html; \
+	part $(PY) -m testbed diagnose $(SAMPLE); \
 	[ $$status -eq 0 ] || echo "make verify: something above failed (status $$status)" >&2; \
 	echo "Read out/verify/report.html; every number in it comes from out/verify/verdicts.json, diagnosis.json and records/."; \
 	exit $$status

@@ -27,6 +27,7 @@ def diagnose(
     cost_replay: Annotated[
         float, typer.Option(metavar="X", help="Cost of a replayed one; it skips generation.")
     ] = 0.25,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Print nothing; for use with --json.")] = False,
 ) -> None:
     """Read a run's log-probs: gaps, weights, faults, rules, advice.
 
@@ -50,7 +51,8 @@ def diagnose(
     )
     columns = {"target": target or "logp_target", "behavior": behavior or "logp_behavior"}
     _write(json, {"file": path.name, "columns": columns, **record}, seed)
-    print_sections(report_sections(record))
+    if not quiet:
+        print_sections(report_sections(record))
 
 
 @app.command()

@@ -27,6 +27,14 @@ def refused(case: MixingCase) -> float:
     return 0.0
 
 
+def stated_share(case: MixingCase) -> float:
+    """Unconstrained share as the statement has it, for a convex error or, without bias, a straight one."""
+    worse = case.v_replay - case.v_fresh
+    if case.bias == 0:
+        return float(worse < 0)
+    return min(max(-worse / (2 * float(case.n or 1) * case.bias**2), 0.0), 1.0)
+
+
 def measure(case: MixingCase) -> Quantities:
     """Share, multiplier and least error against search over the shares that meet the ceiling."""
     tau, saving = case.cost_cap, case.cost_fresh - case.cost_replay
@@ -35,13 +43,12 @@ def measure(case: MixingCase) -> Quantities:
     if values["refused"] or infeasible:
         return values
     best = replay_share_at_size(**case.given)
-    free = replay_share_at_size(**{k: v for k, v in case.given.items() if k != "cost_cap"})
     low = 0.0 if tau is None or saving == 0 else min(max((case.cost_fresh - tau) / saving, 0.0), 1.0)
     price = best.multipliers["cost_cap"]
     held = best.multipliers["at_least_0"] - best.multipliers["at_most_1"]
     values |= {
         "least": best.mse, "numeric": numeric_least(case.mse, low, 1.0), "share": best.share,
-        "expected": max(free.share, low), "cost": case.cost(best.share),
+        "expected": max(stated_share(case), low), "cost": case.cost(best.share),
         "price": price, "zero": 0.0, "smallest": min(best.multipliers.values()),
         "slope": 2 * best.share * case.bias**2 + (case.v_replay - case.v_fresh) / float(case.n or 1),
         "multipliers": held + price * saving,

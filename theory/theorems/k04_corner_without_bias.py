@@ -36,6 +36,9 @@ def measure(case: MixingCase, *, claimed: bool = False) -> Quantities:
             "depth": depth, "zero": 0.0, "least": best.mse, "better_end": ends, "numeric": numeric_least(case.mse),
             "over_chord": [error.at(p) - c for p, c in zip(PROBES, chord, strict=True)],
         }  # fmt: skip
+        products = case.v_fresh * case.cost_fresh, case.v_replay * case.cost_replay
+        if products[0] != products[1]:
+            values |= {"share": best.share, "smaller_product": float(products[1] < products[0])}
         if error.square and 0.02 < (vertex := -error.linear / (2 * error.square)) < 0.98 and not claimed:
             values |= {"at_formula": case.mse(vertex), "at_optimum": best.mse}
         return values
@@ -132,12 +135,13 @@ THEOREM = Theorem(
         "as K1, with b = 0",
         "no limit on how many samples can be replayed, and no constraint on throughput besides the budget",
     ),
-    statement="b = 0: MSE(a) - (1-a) MSE(0) - a MSE(1) = D_v D_c a(1-a)/C >= 0, so a* is 0 or 1, and the interior stationary "
-    "point is the maximum; weighting the sources freely does not help (the precision is linear in the budget's split); with "
-    "b != 0, a N <= P, or a c_r + (1-a) c_f <= tau there are interior optima",
+    statement="b = 0: MSE(a) - (1-a) MSE(0) - a MSE(1) = D_v D_c a(1-a)/C >= 0, so a* is 0 or 1: all replay iff "
+    "v_r c_r < v_f c_f, and the interior stationary point is the maximum; weighting the sources freely does not help (the "
+    "precision is linear in the budget's split); with b != 0, a N <= P, or a c_r + (1-a) c_f <= tau there are interior optima",
     source="ours",
     claims=(
         Claim("corner", "equal", "depth", "zero", "without bias, pool or ceiling the share is 0 or 1"),
+        Claim("which_corner", "equal", "share", "smaller_product", "the source of smaller variance times cost gets everything"),
         Claim("better_end", "equal", "least", "better_end", "its error is that of the better end"),
         Claim("numeric", "equal", "least", "numeric", "and bounded search finds nothing better"),
         Claim("formula_fails", "differs", "at_formula", "at_optimum", "the stationary share errs more", margin=1e-2),
@@ -151,14 +155,15 @@ THEOREM = Theorem(
     derive=lambda case: _derivation(),
     outcome="If replay is taken to be unbiased, an interior replay ratio is not optimal: name what makes it so.",
     mutants=(
-        Mutant(name="bias_allowed", kind="hypothesis", breaks=("corner", "better_end"), instances=biased, measure=claimed,
+        Mutant(name="bias_allowed", kind="hypothesis", breaks=("corner", "which_corner", "better_end"), instances=biased,
+               measure=claimed,
                why="a bias makes the error bend up; needs C b^2 > D_v D_c"),
         Mutant(name="pool_limited", kind="hypothesis", breaks=("corner",), instances=pooled, measure=claimed_position,
                why="the better end needs more stored samples than there are"),
         Mutant(name="throughput_constrained", kind="hypothesis", breaks=("corner",), instances=ceiled, measure=claimed_position,
                why="the better end costs more per sample than allowed"),
         Mutant(name="stationary_whatever_the_bend", kind="bug", on=("vertex_inside",),
-               breaks=("corner", "better_end", "numeric"),
+               breaks=("corner", "which_corner", "better_end", "numeric"),
                plant=lambda: planted(mixing, "least_share", mixing_bugs.always_stationary),
                measure=lambda case: {k: v for k, v in measure(case).items() if k != "at_formula"},
                why="the formula without its condition returns the worst mixture; needs a vertex inside [0, 1]"),

@@ -10,7 +10,7 @@ import numpy as np
 import sympy as sp
 from scipy.optimize import minimize_scalar
 
-from testbed.weighting import cap_exact
+from testbed.weighting import cap_exact, segment
 from testbed.weighting.cap_exact import second_moment_cap
 from testbed.weighting.cap_law import cap_law, capped_error
 from testbed.weighting.cap_signal import error_slopes
@@ -20,6 +20,7 @@ from theory.cap_cases import CapCase, atoms, real_weights
 from theory.cap_slope import ERROR, ONE, SECOND_MOMENT_ERROR, SLOPE, A, C, G, N, S, Symbols, T, moved, random_sums
 from theory.derivation import Derivation, Step
 from theory.planting import planted
+from theory.spire_batch import automatic_weights
 from theory.theorem import Claim, Mutant, Quantities, Theorem
 
 AROUND = (-0.5, -0.1, -1e-2, -1e-4, 1e-4, 1e-2, 0.1, 0.5)  # relative distances from the cap
@@ -81,6 +82,8 @@ def measure(instance: CapCase, signal: tuple[float, ...] | None = None, everywhe
     values |= {"below": cap, "supremum": law.supremum}
     if isinstance(law, Finite | TwoPoint):
         values |= second_moment_quantities(instance)
+    if instance.listed and min(atoms(law)[0]) > 0:
+        values["applied"], values["capped_at_root"] = automatic_weights(list(atoms(law)[0]))
     if degenerate(law) and not everywhere:
         return values | {"bias": instance.error(cap).bias, "none": 0.0}
     values |= {"acts": float(law.tail(cap) > 0), "yes": 1.0}
@@ -184,6 +187,11 @@ def reversed_weights(right: Any) -> Any:
     return lambda law: (law.values[::-1] * 0.5, right(law)[1])
 
 
+def whole_response(right: Any) -> Any:
+    """Bug: the product over the whole response for the product through the end of a segment."""
+    return lambda batch, segments: right(batch, segments)[:, -1:].expand(-1, segments)
+
+
 def only_constant() -> list[CapCase]:
     """Constant weights."""
     return [w for w in instances() if w.name == "on_policy"]
@@ -212,6 +220,8 @@ THEOREM = Theorem(
         Claim("below", "at_most", "below", "supremum", "the cap does not exceed ess sup W"),
         Claim("acts", "equal", "acts", "yes", "it acts with positive probability"),
         Claim("on_policy_unbiased", "equal", "bias", "none", "constant weights are left as they are"),
+        Claim("on_a_batch", "equal", "applied", "capped_at_root",
+              "`spire` with its automatic cap: min(W_(k), c_k), c_k that root under the batch's own W_(k)"),
         Claim("second_root", "equal", "second_cap", "second_root", "second moment for variance: c = n B(c)"),
         Claim("second_optimum", "at_most", "second_least", "second_others", "which minimizes bias^2 + E min^2 / n"),
         Claim("second_on_policy", "equal", "on_policy_cap", "share", "it is n/(n+1) at W = 1"),
@@ -229,16 +239,19 @@ THEOREM = Theorem(
                measure=partial(measure, signal=(1.0, -1.0, 0.2)),
                why="the signal is small where the weight is large: another cap is best (O2)"),
         Mutant(name="n_for_n_minus_one", kind="bug", on=("single_draw",),
-               breaks=("root", "optimum", "numeric", "falls"),
+               breaks=("root", "optimum", "numeric", "falls", "on_a_batch"),
                plant=lambda: planted(cap_exact, "finite_cap", one_more_draw),
                why="1 + n B(c): too large a cap, by about 1/n of its distance from 1; needs few draws"),
         Mutant(name="second_moment_for_variance", kind="bug", on=("two_point", "three_atoms", "on_policy"),
-               breaks=("root", "optimum", "numeric", "rises", "on_policy_unbiased"),
+               breaks=("root", "optimum", "numeric", "rises", "on_a_batch", "on_policy_unbiased"),
                plant=lambda: planted(cap_exact, "finite_cap", second_moment_instead),
                why="the cap of the variant, too small everywhere and below 1 on policy"),
         Mutant(name="excess_not_integrated", kind="bug", on=("three_atoms",),
-               breaks=("root", "optimum", "numeric", "falls", "second_root", "second_optimum"),
+               breaks=("root", "optimum", "numeric", "falls", "on_a_batch", "second_root", "second_optimum"),
                plant=lambda: planted(cap_exact, "excess_at_atoms", reversed_weights),
                why="B at the weights is not what lies above them"),
+        Mutant(name="one_cap_from_whole_response", kind="bug", on=("rare_and_large", "three_atoms"), breaks=("on_a_batch",),
+               plant=lambda: planted(segment, "segment_end_log_ratios", whole_response),
+               why="every segment capped as the whole response calls for; needs segments of unequal spread"),
     ),
 )  # fmt: skip
