@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import Any
 
@@ -12,60 +11,29 @@ import torch
 
 from testbed.weighting import truncate as truncation
 from testbed.weighting.confidence import displacement
-from testbed.weighting.rules import weigh
+from theory.capped_tokens import Capped, capped_tokens
 from theory.derivation import Derivation, Step
-from theory.mismatch_worlds import PC, F, K, P, Q, bind, mismatches, point, probabilities
+from theory.mismatch_worlds import PC, F, K, P, Q, bind, point, probabilities
 from theory.planting import planted
 from theory.theorem import Claim, Mutant, Quantities, Theorem
-from theory.worlds import World
 
 C = sp.Symbol("c", nonnegative=True)
-LAM = 0.45
-RULES: dict[str, dict[str, Any]] = {
-    "tis": {"cap": 2.0},
-    "tight_tis": {"cap": 1.05},
-    "odds": {"lam": LAM, "floor": 0.0},
-    "odds_floor": {"lam": LAM, "floor": 0.1},
-    "linear": {"lam": LAM, "floor": 5e-3, "cap_form": "linear"},
-}
-
-
-@dataclass(frozen=True, kw_only=True)
-class Capped:
-    """A world of one token under one capped rule."""
-
-    name: str
-    world: World
-    rule: str
-    params: dict[str, Any]
-
-    @property
-    def caps(self) -> np.ndarray:
-        """Cap of every token of the vocabulary."""
-        values = probabilities(self.world)
-        if self.rule == "tis":
-            return np.full(len(values["p"]), self.params["cap"])
-        phi = np.maximum(values["pbar"], self.params["floor"])
-        slope = self.params["lam"] if self.params.get("cap_form") == "linear" else np.expm1(self.params["lam"])
-        return 1 + phi * slope
 
 
 def measure(instance: Capped, target_mean: bool = True) -> Quantities:
     """Bias of the capped mean by enumeration, against the mean of the excess. Mutants take the bias from a biased truth."""
     law, batch = instance.world.law, instance.world.batch
-    w = weigh(instance.rule, batch, **instance.params)
-    drawn = batch.tokens[:, 0].numpy()
-    values = {name: torch.from_numpy(v[drawn]) for name, v in probabilities(instance.world).items()}
-    f, caps = batch.reward, torch.from_numpy(instance.caps[drawn])
+    w, f, caps = instance.weights, batch.reward, instance.of_drawn(instance.caps)
+    values = {name: instance.of_drawn(v) for name, v in probabilities(instance.world).items()}
     truth = instance.world.target_law.expect(instance.world.target_law.batch.reward)
     if not target_mean:
         truth = law.expect(f)
     ratio = values["p"] / values["q"]
     cut = (ratio - caps).clamp(min=0)
     found: dict[str, Any] = {
-        "bias": law.expect(w.value[:, 0] * f) - truth, "minus_excess": -law.expect(cut * f),
-        "summand": law.probs * (w.value[:, 0] - ratio) * f,
-        "mean_weight": law.expect(w.value[:, 0]), "one_less": 1 - law.expect(cut), "one": 1.0,
+        "bias": law.expect(w * f) - truth, "minus_excess": -law.expect(cut * f),
+        "summand": law.probs * (w - ratio) * f,
+        "mean_weight": law.expect(w), "one_less": 1 - law.expect(cut), "one": 1.0,
     }  # fmt: skip
     if instance.rule == "cis" and instance.params["floor"] == 0.0:
         eps = displacement(batch.logp_target, batch.logp_behavior)[:, 0]
@@ -106,12 +74,8 @@ def _derivation() -> Derivation:
 
 
 def instances() -> list[Capped]:
-    """Every mismatch under a constant cap, a tight one and three readings of the confidence cap."""
-    return [
-        Capped(name=f"{world.name}_{name}", world=world, rule="tis" if "tis" in name else "cis", params=params)
-        for world in mismatches()
-        for name, params in RULES.items()
-    ]
+    """Every mismatch under a constant cap, a tight one and readings of the confidence cap."""
+    return capped_tokens("tis", "tight_tis", "odds", "odds_floor", "linear")
 
 
 def masked_instead(right: Any) -> Any:

@@ -17,7 +17,7 @@ from testbed.exact.group_updates import GroupCompositions, group_compositions
 from testbed.exact.law import ExactLaw
 from testbed.policies.schedule import one
 from theory.derivation import Derivation, Step
-from theory.group_symbols import SymbolicGroup, derived_if_small
+from theory.group_symbols import SymbolicGroup
 from theory.group_worlds import Group, groups_of, update_of
 from theory.planting import planted
 from theory.symbols import symbolic_world
@@ -54,21 +54,19 @@ def _derivation(shape: tuple[Any, ...], size: int) -> Derivation:
     gradient = w.gradient()
     first, drift, value = g.single(g.reward), g.single(lambda draw: sp.Integer(1)), g.mean(g.reward)
 
-    def others(rows: Any, i: int) -> sp.Expr:
-        return sp.Add(*[g.reward(rows[j]) for j in range(size) if j != i])
-
     def with_self(rows: Any, i: int) -> sp.Expr:
         return (g.reward(rows[i]) - sp.Add(*map(g.reward, rows)) / size) / size
 
-    def split(rows: Any, i: int) -> sp.Expr:
-        return (sp.Rational(size - 1, size) * g.reward(rows[i]) - others(rows, i) / size) / size
+    def without(rows: Any, i: int) -> sp.Expr:
+        others = [g.reward(rows[j]) for j in range(size) if j != i]
+        return (g.reward(rows[i]) - sp.Add(*others) / max(size - 1, 1)) / size
 
-    shrink = sp.Rational(size - 1, size)
+    shrink, left_out = sp.Rational(size - 1, size), g.update(without)
     chain = [
         Step("definition", g.update(with_self), "all groups of M on-policy responses, mean including the response itself",
              quantity="with_self", tex=r"E\big[\tfrac1M \sum_i (R_i - \bar R) s_i\big]"),
-        Step("own_part", g.update(split), "take R_i out of the mean",
-             tex=r"E\big[\tfrac1M\sum_i (\tfrac{M-1}{M} R_i - \tfrac1M \sum_{j \ne i} R_j) s_i\big]"),
+        Step("own_part", [shrink * a for a in left_out], "take R_i out: R_i - mean(R) = (M-1)/M (R_i - mean of the others)",
+             tex=r"\tfrac{M-1}{M} E\big[\tfrac1M\sum_i (R_i - \bar R_{-i}) s_i\big]"),
         Step("independence", [shrink * (a - value * d) for a, d in zip(first, drift, strict=True)],
              "others' rewards are independent of s_i", tex=r"\tfrac{M-1}{M} (E[R s] - E[R]\, E[s])"),
         Step("no_drift", [shrink * a for a in first], "E_pi[s] = 0: the probabilities sum to 1", tex=r"\tfrac{M-1}{M} E[R s]"),
@@ -78,8 +76,7 @@ def _derivation(shape: tuple[Any, ...], size: int) -> Derivation:
     if size == 1:
         return Derivation([chain], w.point, lambda group: w.bind(group.world))
     apart = [
-        Step("definition", g.update(lambda rows, i: (g.reward(rows[i]) - others(rows, i) / (size - 1)) / size),
-             "mean of the other responses", quantity="leave_one_out",
+        Step("definition", left_out, "mean of the other responses", quantity="leave_one_out",
              tex=r"E\big[\tfrac1M \sum_i (R_i - \bar R_{-i}) s_i\big]"),
         Step("independence", [a - value * d for a, d in zip(first, drift, strict=True)], "the others' mean is independent of s_i",
              tex=r"E[R s] - E[R]\, E[s]"),
@@ -101,10 +98,15 @@ def worlds() -> list[World]:
 
 
 def instances() -> list[Group]:
-    """Groups of one, two, three; larger ones of single tokens and of three positions."""
+    """Groups of one, two, three; larger ones of single tokens; ends in three positions."""
     some = worlds()
-    larger = [Group("long_end_token_3", world("group_long_end_token", 3, 3, one(), eos=2, behaviors=1), 3)]
-    return groups_of(some, (2, 1, 3)) + groups_of([some[2]], (6,)) + larger
+    long = world("group_long_end_token", 3, 3, one(), eos=2, behaviors=1)
+    late = world("group_late_end_token", 2, 3, one(), eos=1, behaviors=1)
+    return (
+        groups_of(some, (2, 1, 3))
+        + groups_of([some[2]], (6,))
+        + [Group("long_end_token_2", long, 2), *groups_of([late], (3,))]
+    )
 
 
 def copied(group: Group) -> Quantities:
@@ -181,7 +183,7 @@ THEOREM = Theorem(
     ),
     instances=instances,
     measure=measure,
-    derive=lambda group: derived_if_small(group, _derivation),
+    derive=lambda group: _derivation(group.world.shape, group.size),
     outcome="The usual group mean costs a factor (M-1)/M of step size and no direction; leave-one-out costs nothing.",
     mutants=(
         Mutant(name="off_policy", kind="hypothesis", breaks=(*BOTH, "no_baseline"), on=TOLD_APART,

@@ -28,7 +28,7 @@ from theory.group_symbols import SymbolicGroup, multiset_probabilities
 from theory.group_worlds import update_of
 from theory.planting import planted
 from theory.small_worlds import uncovered_world
-from theory.symbols import symbolic_world
+from theory.symbols import Prefix, symbolic_world
 from theory.theorem import Claim, Mutant, Quantities, Theorem
 from theory.worlds import STREAM, World, world
 
@@ -57,13 +57,17 @@ class Mixture:
         """Number of responses in the group."""
         return self.stale + self.fresh
 
+    @property
+    def selection(self) -> Tensor:
+        """Which responses of the sampler are kept: all, or those whose reward is not below the median."""
+        reward = self.world.law.batch.reward
+        return reward >= reward.median() if self.weights == "selected" else torch.ones_like(reward, dtype=torch.bool)
+
     @cached_property
     def stale_law(self) -> ExactLaw:
-        """Law of a stale response: the sampler's, or its responses above the median reward."""
+        """Law of a stale response: the sampler's, given that the response is kept."""
         law = self.world.law
-        if self.weights != "selected":
-            return law
-        return conditioned(law, law.batch.reward >= law.batch.reward.median())[0]
+        return conditioned(law, self.selection)[0] if self.weights == "selected" else law
 
 
 def measure(mixture: Mixture, **weights: Any) -> Quantities:
@@ -93,32 +97,30 @@ def measure(mixture: Mixture, **weights: Any) -> Quantities:
 
 
 @lru_cache(maxsize=16)
-def _derivation(shape: tuple[Any, ...], stale: int, fresh: int) -> Derivation:
+def _derivation(shape: tuple[Any, ...], stale: int, fresh: int, kept: tuple[int, ...]) -> Derivation:
+    """Symbols w for the weights of stale responses; `kept` are those that the selection leaves, all without one."""
     w = symbolic_world(shape)
-    old, new = SymbolicGroup(w, stale), SymbolicGroup(w, fresh, on_policy=True)
+    old, new = SymbolicGroup(w, stale, kept=kept), SymbolicGroup(w, fresh, on_policy=True)
     used = {
         d: sp.Symbol(f"w{d[0]}_{''.join(map(str, d[1]))}", real=True) for d in old.draws
-    }  # any weight of the response
+    }  # any function of the response
     size, rho, gradient = stale + fresh, w.rho_definition(), w.gradient()
     share = sp.Rational(stale, size)
     level = ((stale - 1) * old.mean(old.reward) + fresh * new.mean(new.reward)) / (size - 1)
-    drift = old.single(lambda d: used[d])
+    drift, fresh_drift = old.single(used.__getitem__), new.single(lambda d: 1)
 
     def expected(baseline: Any, weight: Any) -> list[sp.Expr]:
-        """Sum over all groups of weight (R - baseline) s / M."""
-        terms: list[list[sp.Expr]] = [[] for _ in w.parameters]
+        """Sum over all groups of weight (R - baseline) s / M; what multiplies the score of a response is collected."""
+        terms: dict[Prefix, list[sp.Expr]] = {y: [] for y in w.leaves}
         for a, rows in multiset_probabilities(len(old.draws), stale):
             for b, more in multiset_probabilities(len(new.draws), fresh):
-                group = [(old.draws[r], weight(old.draws[r])) for r in rows] + [
-                    (new.draws[r], sp.Integer(1)) for r in more
-                ]
+                group = [(old.draws[r], weight(old.draws[r])) for r in rows]
+                group += [(new.draws[r], sp.Integer(1)) for r in more]
                 chance = a * b * sp.prod([old.probs[r] for r in rows]) * sp.prod([new.probs[r] for r in more])
                 total = sp.Add(*[old.reward(d) for d, _ in group])
-                for draw, v in group:
-                    factor = chance * v * (old.reward(draw) - baseline(total, old.reward(draw))) / size
-                    for k, s in enumerate(old.scores[draw[1]]):
-                        terms[k].append(factor * s)
-        return [sp.Add(*t) for t in terms]
+                for d, v in group:
+                    terms[d[1]].append(chance * v * (old.reward(d) - baseline(total, old.reward(d))) / size)
+        return new.along_scores(terms)
 
     def others(total: sp.Expr, own: sp.Expr) -> sp.Expr:
         return (total - own) / (size - 1)
@@ -129,24 +131,35 @@ def _derivation(shape: tuple[Any, ...], stale: int, fresh: int) -> Derivation:
     def everyone(total: sp.Expr, own: sp.Expr) -> sp.Expr:
         return total / size
 
-    apart, plain = expected(others, used.__getitem__), expected(nothing, used.__getitem__)
+    apart, plain, whole = (expected(b, used.__getitem__) for b in (others, nothing, everyone))
+    elsewhere = (stale * old.mean(old.reward) + (fresh - 1) * new.mean(new.reward)) / (size - 1)  # for a fresh response
     bias = [
         Step("definition", [a - b for a, b in zip(apart, plain, strict=True)], "leave-one-out minus none, all mixed groups",
              quantity="bias", tex=r"-E\big[\tfrac1M \sum_i w_i \bar R_{-i} s_i\big]"),
-        Step("independence", [-share * level * d for d in drift],
-             "the baseline is independent of w_i s_i; fresh responses have E_pi[s] = 0", quantity="stated",
+        Step("independence", [-share * level * d - (1 - share) * elsewhere * e for d, e in zip(drift, fresh_drift, strict=True)],
+             "the mean of the others is independent of w_i s_i",
+             tex=r"-\tfrac{M_s}{M} E[b]\, E_\mu[w s] - \tfrac{M_f}{M} E[b']\, E_\pi[s]"),
+        Step("no_drift", [-share * level * d for d in drift], "fresh responses have E_pi[s] = 0", quantity="stated",
              tex=r"-\tfrac{M_s}{M} E[b]\, E_\mu[w s]"),
     ]  # fmt: skip
-    exact = [
-        Step("definition", expected(everyone, old.weight), "group mean including the response, full weights W on the stale part",
-             quantity="mixed", tex=r"E\big[\tfrac1M \sum_i W_i (R_i - \bar R) s_i\big]"),
-        Step("ratios", [sp.Rational(size - 1, size) * (share * a.xreplace(rho) + (1 - share) * b) for a, b in
-                        zip(old.single(lambda d: old.weight(d) * old.reward(d)), new.single(new.reward), strict=True)],
-             "E_mu[W s] = 0, so only a response's own share of the mean is lost",
-             tex=r"\tfrac{M-1}{M}(\tfrac{M_s}{M} E_\mu[W R s] + \tfrac{M_f}{M} E_\pi[R s])"),
-        Step("gradient", [sp.Rational(size - 1, size) * a for a in gradient], "both means are G, by differentiating J",
-             quantity="shrunk_gradient", tex=r"\tfrac{M-1}{M} G"),
+    own_part = [
+        Step("definition", whole, "mean including the response, all mixed groups", quantity="with_self",
+             tex=r"E\big[\tfrac1M \sum_i w_i (R_i - \bar R) s_i\big]"),
+        Step("take_out", [sp.Rational(size - 1, size) * a for a in apart], "R_i - mean(R) = (M-1)/M (R_i - mean of the others)",
+             quantity="shrunk_update", tex=r"\tfrac{M-1}{M} E\big[\tfrac1M \sum_i w_i (R_i - \bar R_{-i}) s_i\big]"),
     ]  # fmt: skip
+    chains = [bias, own_part]
+    if len(kept) == len(w.draws()):
+        chains.append([
+            Step("definition", expected(everyone, old.weight), "mean including the response, full weights W on the stale part",
+                 quantity="mixed", tex=r"E\big[\tfrac1M \sum_i W_i (R_i - \bar R) s_i\big]"),
+            Step("ratios", [sp.Rational(size - 1, size) * (share * a.xreplace(rho) + (1 - share) * b) for a, b in
+                            zip(old.single(lambda d: old.weight(d) * old.reward(d)), new.single(new.reward), strict=True)],
+                 "E_mu[W s] = 0, so only a response's own share of the mean is lost",
+                 tex=r"\tfrac{M-1}{M}(\tfrac{M_s}{M} E_\mu[W R s] + \tfrac{M_f}{M} E_\pi[R s])"),
+            Step("gradient", [sp.Rational(size - 1, size) * a for a in gradient], "both means are G, by differentiating J",
+                 quantity="shrunk_gradient", tex=r"\tfrac{M-1}{M} G"),
+        ])  # fmt: skip
 
     def point(rng: random.Random) -> Mapping[sp.Symbol, Any]:
         return {**w.point(rng), **{v: sp.Rational(rng.randint(0, 8), 5) for v in used.values()}}
@@ -156,16 +169,13 @@ def _derivation(shape: tuple[Any, ...], stale: int, fresh: int) -> Derivation:
         weight = weigh(batch=law.batch, **WEIGHTS[mixture.weights]).value.amax(1).tolist()
         return {**w.bind(mixture.world), **dict(zip(used.values(), weight, strict=True))}
 
-    return Derivation([bias, exact], point, bind)
+    return Derivation(chains, point, bind)
 
 
 def derive(mixture: Mixture) -> Derivation:
-    """One token in symbols, with a symbol for the weight of each response; enumeration decides the rest."""
-    w = mixture.world
-    if w.env.horizon == 1 and mixture.weights != "selected" and mixture.stale and mixture.size == 2:
-        return _derivation(w.shape, mixture.stale, mixture.fresh)
-    plain = symbolic_world(w.shape)
-    return Derivation((), plain.point, lambda m: plain.bind(m.world))
+    """All mixed groups in symbols, with a symbol for the weight of each stale response."""
+    kept = torch.nonzero(mixture.selection)[:, 0].tolist()
+    return _derivation(mixture.world.shape, mixture.stale, mixture.fresh, tuple(kept))
 
 
 def _level_world() -> World:

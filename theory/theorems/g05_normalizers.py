@@ -20,7 +20,7 @@ from testbed.exact.group_updates import GroupCompositions, group_compositions
 from testbed.exact.moments import batch_statistic
 from testbed.policies.schedule import one
 from theory.derivation import Derivation, Step
-from theory.group_symbols import SymbolicGroup, derived_if_small, multiset_probabilities
+from theory.group_symbols import SymbolicGroup
 from theory.group_worlds import Group, cosine, group_update, groups_of, update_of
 from theory.length_objectives import objective_gradient, symbolic_gradient
 from theory.planting import planted
@@ -137,14 +137,9 @@ def _derivation(shape: tuple[Any, ...], size: int) -> Derivation:
     def length(rows: Any) -> int:
         return sum(len(y) for _, y in rows)
 
-    def inverse(l: int) -> sp.Expr:
-        """E[1/(l + L')] over the other responses."""
-        return sp.Add(*[
-            ways * sp.prod([g.probs[r] for r in rows]) / (l + length([g.draws[r] for r in rows]))
-            for ways, rows in multiset_probabilities(len(g.draws), size - 1)
-        ])  # fmt: skip
-
-    by_length = {l: inverse(l) for l in {len(y) for y in w.leaves}}
+    by_length = {  # h(l) = E[1/(l + L')] over the other responses
+        n: g.companions(lambda rows, n=n: sp.Rational(1, n + length(rows))) for n in {len(y) for y in w.leaves}
+    }
     token = [
         Step("definition", g.update(lambda rows, i: g.reward(rows[i]) / length(rows)), "all groups; one divisor for the group",
              quantity="by_token", tex=r"E\Big[\frac{\sum_i R_i s_i}{\sum_j L_j}\Big]"),
@@ -160,42 +155,68 @@ def _derivation(shape: tuple[Any, ...], size: int) -> Derivation:
         Step("objective", symbolic_gradient(w, lambda y: w.reward(y) / len(y)), "L is a function of the response",
              quantity="by_response_stated", tex=r"\nabla E[R/L]"),
     ]  # fmt: skip
-    return Derivation([token, response], w.point, lambda group: w.bind(group.world))
+    if size == 1:
+        return Derivation([token, response], w.point, lambda group: w.bind(group.world))
+
+    def rewarded(rows: Any) -> sp.Expr:
+        return sp.Add(*map(g.reward, rows)) / (size - 1)
+
+    baseline = {n: g.companions(lambda rows, n=n: rewarded(rows) / (n + length(rows))) for n in by_length}  # k(l)
+
+    def others(rows: Any, i: int) -> sp.Expr:
+        return (g.reward(rows[i]) - rewarded([*rows[:i], *rows[i + 1 :]])) / length(rows)
+
+    apart = [
+        Step("definition", g.update(others), "the same with the mean of the others as baseline", quantity="apart",
+             tex=r"E\Big[\frac{\sum_i (R_i - \bar R_{-i}) s_i}{\sum_j L_j}\Big]"),
+        Step("others", g.single(lambda d: size * (g.reward(d) * by_length[len(d[1])] - baseline[len(d[1])])),
+             "rewards and lengths of the others are independent of s_i", tex=r"M\,E[(R\, h(L) - k(L))\, s]"),
+        Step("objective", symbolic_gradient(w, lambda y: size * (w.reward(y) * by_length[len(y)] - baseline[len(y)])),
+             "a gradient with h and k held fixed: k depends on L, so the baseline is not free", quantity="apart_stated",
+             tex=r"M\, \nabla E[R\, h(L) - k(L)]"),
+    ]  # fmt: skip
+    return Derivation([token, response, apart], w.point, lambda group: w.bind(group.world))
 
 
-@lru_cache(maxsize=1)
-def _micro_derivation() -> Derivation:
-    a, n1, n2 = sp.Symbol("a", real=True), sp.Symbol("n_1", positive=True), sp.Symbol("n_2", positive=True)
+@lru_cache(maxsize=4)
+def _micro_derivation(parts: int) -> Derivation:
+    a, own, rest = sp.Symbol("a", real=True), sp.Symbol("n_k", positive=True), sp.Symbol("m", nonnegative=True)
+    total = own + rest
     chain = [
-        Step("definition", [a / (2 * n1) - a / (n1 + n2)], "a token of part 1: mean of two parts' means, minus the global mean",
-             quantity="gap", tex=r"\frac{a}{2 n_1} - \frac{a}{n_1 + n_2}"),
-        Step("common", [a * (n2 - n1) / (2 * n1 * (n1 + n2))], "one fraction: 0 for every a iff n_1 = n_2", quantity="gap_stated",
-             tex=r"\frac{a\,(n_2 - n_1)}{2 n_1 (n_1 + n_2)}"),
+        Step("definition", [a / (parts * own) - a / total],
+             f"a token of a part: mean of {parts} parts' means, minus the global mean; m tokens are in other parts",
+             quantity="gap", tex=r"\frac{a}{K n_k} - \frac{a}{n_k + m}"),
+        Step("common", [a * (rest - (parts - 1) * own) / (parts * own * total)],
+             "one fraction: 0 for every a iff the part is of average size", quantity="gap_stated",
+             tex=r"\frac{a\,(m - (K-1)\, n_k)}{K n_k (n_k + m)}"),
+    ]  # fmt: skip
+    repaired = [
+        Step("own_mean", [own / total * (a / own)], "a part's own mean, which counts as the share of its tokens",
+             quantity="summed", tex=r"\frac{n_k}{n_k + m} \cdot \frac{a}{n_k}"),
+        Step("global", [a / total], "its own count cancels", quantity="whole", tex=r"\frac{a}{n_k + m}"),
     ]  # fmt: skip
 
     def point(rng: Random) -> Mapping[sp.Symbol, Any]:
         return {
             a: sp.Rational(rng.randint(-9, 9), 4),
-            n1: sp.Integer(rng.randint(1, 9)),
-            n2: sp.Integer(rng.randint(1, 9)),
+            own: sp.Integer(rng.randint(1, 9)),
+            rest: sp.Integer(rng.randint(0, 9)),
         }
 
     def bind(instance: MicroBatches) -> Mapping[sp.Symbol, Any]:
-        counts = [sum(part) for part in instance.lengths]
-        rows = [length for part in instance.lengths for length in part]
-        owner = torch.tensor([k for k, part in enumerate(instance.lengths) for length in part for _ in range(length)])
-        level = torch.linspace(-1.0, 2.0, len(rows), dtype=torch.float64).repeat_interleave(torch.tensor(rows))
-        mine, other = (torch.tensor(c, dtype=torch.float64)[owner].numpy() for c in (counts, counts[::-1]))
-        return {a: level.numpy(), n1: mine, n2: other}
+        counts = torch.tensor([sum(part) for part in instance.lengths for length in part for _ in range(length)])
+        rows = torch.tensor([length for part in instance.lengths for length in part])
+        level = torch.linspace(-1.0, 2.0, len(rows), dtype=torch.float64).repeat_interleave(rows)
+        return {a: level.numpy(), own: counts.double().numpy(), rest: (rows.sum() - counts).double().numpy()}
 
-    return Derivation([chain], point, bind)
+    return Derivation([chain, repaired], point, bind)
 
 
 def derive(instance: Group | MicroBatches) -> Derivation:
-    """Groups over symbols where they are small; two parts of a batch in three symbols."""
+    """Groups of a shape over its symbols; the parts of a batch in three symbols."""
     if isinstance(instance, Group):
-        return derived_if_small(instance, _derivation)
-    return _micro_derivation() if len(instance.lengths) == 2 else Derivation((), lambda rng: {}, lambda i: {})
+        return _derivation(instance.world.shape, instance.size)
+    return _micro_derivation(len(instance.lengths))
 
 
 def worlds() -> list[World]:

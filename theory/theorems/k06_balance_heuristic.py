@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from functools import lru_cache
-from random import Random
 from typing import Any
 
-import sympy as sp
 import torch
 
 from testbed.estimators import multiple_importance
 from testbed.estimators.multiple_importance import balance_shares, mixture_weight, shared_moments
+from theory.balance_algebra import balance_derivation
 from theory.behavior_mixtures import Mixture, mixture, random_mixture, recorded_mixture
-from theory.derivation import Derivation, Step
+from theory.derivation import Derivation
 from theory.planting import planted
 from theory.theorem import Claim, Mutant, Quantities, Theorem
-
-SYMBOLIC = 6  # outcomes times behaviors up to which sums are written over symbols
 
 
 def measure(m: Mixture) -> Quantities:
@@ -39,6 +34,8 @@ def measure(m: Mixture) -> Quantities:
     variance = torch.stack([o.variance for o in others])
     extra = torch.stack([(o.parts**2 / n).sum() for o in others])
     found |= {
+        "first_mean": others[0].mean, "first_variance": variance[0], "first_parts": extra[0],
+        "balance_parts": (balance.parts**2 / n).sum(),
         "means": torch.stack([balance.mean, *(o.mean for o in others)]), "exact": exact,
         "balance_variance": balance.variance, "signed_bound": variance + extra - (balance.parts**2 / n).sum(),
         "balance_second": balance.variance + (balance.parts**2 / n).sum(), "first_second": (variance + extra)[0],
@@ -59,85 +56,9 @@ def measure(m: Mixture) -> Quantities:
     return found
 
 
-@lru_cache(maxsize=8)
-def _derivation(outcomes: int, count: int, nonnegative: bool) -> Derivation:
-    ys, js = range(outcomes), range(count)
-    p = [sp.Symbol(f"p_{y}", positive=True) for y in ys]
-    f = [sp.Symbol(f"f_{y}", real=True) for y in ys]
-    n = [sp.Symbol(f"n_{j}", positive=True) for j in js]
-    q = [[sp.Symbol(f"q_{j}_{y}", positive=True) for y in ys] for j in js]
-    omega = [[sp.Symbol(f"o_{j}_{y}", real=True) for y in ys] for j in js]
-    total, mix = sp.Add(*n), [sp.Add(*[n[j] * q[j][y] for j in js]) for y in ys]
-    least = sp.Min(*n)
-    balance = [[n[j] * q[j][y] / mix[y] for y in ys] for j in js]
-
-    def part(share: Any, j: int) -> sp.Expr:
-        return sp.Add(*[share[j][y] * f[y] * p[y] for y in ys])
-
-    def second(share: Any) -> sp.Expr:
-        return sp.Add(*[(share[j][y] * f[y] * p[y]) ** 2 / (n[j] * q[j][y]) for j in js for y in ys])
-
-    mean = sp.Add(*[f[y] * p[y] for y in ys])
-    parts = sp.Add(*[part(balance, j) ** 2 / n[j] for j in js])
-    weights = [
-        Step("own_ratio", [total / n[j] * p[y] / q[j][y] for j in js for y in ys], "ratio to behavior j alone, times n/n_j",
-             quantity="single_weight", tex=r"\tfrac{n}{n_j} \tfrac{p}{q_j}"),
-        Step("mixture", [total * p[y] / mix[y] for j in js for y in ys], "n_j q_j is one term of a sum of positive ones",
-             relation=">=", quantity="mixture_weight", tex=r"\ge \frac{p}{\sum_l (n_l/n) q_l} = \frac{p}{q_{mix}}"),
-    ]  # fmt: skip
-    general = [
-        Step("definition", second(omega), "variance plus sum mu_j^2/n_j, for any partition", quantity="first_second",
-             tex=r"Var(\omega) + \sum_j \mu_j(\omega)^2/n_j = \sum_y f^2 p^2 \sum_j \omega_j^2/(n_j q_j)"),
-        Step("cauchy_schwarz", sp.Add(*[(f[y] * p[y]) ** 2 / mix[y] for y in ys]),
-             "1 = (sum_j omega_j)^2 <= sum_j omega_j^2/(n_j q_j) sum_j n_j q_j at every y", relation=">=",
-             tex=r"\ge \sum_y f^2 p^2 \big/ \textstyle\sum_j n_j q_j"),
-        Step("balance", second(balance), "equality for omega_j in proportion to n_j q_j", quantity="balance_second",
-             tex=r"Var(bal) + \sum_j \mu_j(bal)^2/n_j"),
-    ]  # fmt: skip
-    below = [
-        Step("parts", parts, "what the balance heuristic subtracts", tex=r"\sum_j \mu_j(bal)^2/n_j"),
-        Step(
-            "cauchy_schwarz", mean**2 / total, "sum_j mu_j = mu, whatever the signs", relation=">=", tex=r"\ge \mu^2/n"
-        ),
-    ]
-    above = [
-        Step("parts", sp.Add(*[part(omega, j) ** 2 / n[j] for j in js]), "what the other partition subtracts",
-             tex=r"\sum_j \mu_j(\omega)^2/n_j"),
-        Step("least", sp.Add(*[part(omega, j) for j in js]) ** 2 / least,
-             "mu_j >= 0, since f >= 0 and omega >= 0: a sum of squares is at most the square of the sum", relation="<=",
-             tex=r"\le \mu^2/\min_j n_j"),
-        Step("mean", mean**2 / least, "the shares add up to 1", tex=r"\mu^2/\min_j n_j"),
-    ]  # fmt: skip
-    chains = [weights, general, below, *([above] if nonnegative else [])]
-
-    def point(rng: Random) -> Mapping[sp.Symbol, Any]:
-        values: dict[Any, Any] = {}
-        for law in (p, *q):
-            drawn = [rng.randint(1, 9) for _ in ys]
-            values |= {s: sp.Rational(x, sum(drawn)) for s, x in zip(law, drawn, strict=True)}
-        for y in ys:
-            parts = [rng.randint(0, 5) + (0 if j else 1) for j in js]
-            values |= {omega[j][y]: sp.Rational(x, sum(parts)) for j, x in enumerate(parts)}
-        values |= {s: sp.Integer(rng.randint(1, 9)) for s in n}
-        return values | {s: sp.Rational(rng.randint(0 if nonnegative else -9, 9), 4) for s in f}
-
-    def bind(m: Mixture) -> Mapping[sp.Symbol, float]:
-        values = dict(
-            zip([*p, *f, *n], [*m.target.exp().tolist(), *m.values.tolist(), *m.counts.tolist()], strict=True)
-        )
-        for symbols, numbers in ((q, m.behaviors.exp()), (omega, m.partitions[0])):
-            values |= {symbols[j][y]: float(numbers[j, y]) for j in js for y in ys}
-        return values
-
-    return Derivation(chains, point, bind)
-
-
 def derive(m: Mixture) -> Derivation:
-    """Small laws in symbols; enumeration decides the others."""
-    count, outcomes = m.behaviors.shape
-    if outcomes * count <= SYMBOLIC and bool(m.drawn.all()):
-        return _derivation(outcomes, count, bool((m.values >= 0).all()))
-    return Derivation((), lambda rng: {}, lambda instance: {})
+    """One derivation for all laws; where f >= 0 it goes on to (b)."""
+    return balance_derivation(bool((m.values >= 0).all()))
 
 
 def opposite_signs(name: str = "opposite_signs") -> Mixture:
