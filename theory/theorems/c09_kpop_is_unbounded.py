@@ -101,7 +101,7 @@ def _derivation() -> Derivation:
         ],
         [
             Step("backward", backward.xreplace(there), "KL(q||p)", tex=r"q\log\frac{q}{p} + (1-q)\log\frac{1-q}{1-p}"),
-            Step("bounded", -sp.log(1 - P), "q < p: the first term is negative, and 1-q <= 1; below phi for p <= 1 - e^{-phi}", "<=",
+            Step("bounded", -sp.log(1 - P), "q < p: the first term is negative, 1-q <= 1; below phi for p <= 1 - e^{-phi}", "<=",
                  tex=r"\log\frac{1}{1-p}"),
         ],
         [
@@ -151,7 +151,8 @@ THEOREM = Theorem(
         Claim("moment", "at_most", "lower", "second", "the second moment is at least p e^{phi/p}"),
         Claim("no_common_bound", "differs", "moment", "bound_like_others", "far beyond e^phi, where p is small", margin=0.9),
         Claim("beyond_any", "at_most", "sharper", "its_moment", f"beyond {FAR:g} from p = .2 on"),
-        Claim("catalogued", "equal", "largest", "catalogued", "largest ratio kept: 108.69 at p = .5, 11.8 at .9, 2.36 at .99", tolerance=5e-3),
+        Claim("catalogued", "equal", "largest", "catalogued",
+              "largest ratio kept: 108.69 at p = .5, 11.8 at .9, 2.36 at .99", tolerance=5e-3),
         Claim("float32", "differs", "framework_keeps", "keep", "float32 arithmetic masks a token both engines are sure of"),
         Claim("float64", "equal", "library_keeps", "keep", "the library keeps it"),
     ),

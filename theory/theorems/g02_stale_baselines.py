@@ -21,7 +21,8 @@ from testbed.policies.tabular import TabularPolicy
 from testbed.weighting.rules import weigh
 from theory import bugs
 from theory.derivation import Derivation, Step
-from theory.group_symbols import SymbolicGroup, derived_if_small
+from theory.evaluation import exact_values, float_values
+from theory.group_symbols import SymbolicGroup
 from theory.group_worlds import Group, cosine, groups_of, update_of
 from theory.planting import planted
 from theory.small_worlds import random_behavior, uncovered_world
@@ -78,48 +79,48 @@ def measure(group: Group, **weights: Any) -> Quantities:
 
 
 @lru_cache(maxsize=32)
-def _derivation(shape: tuple[Any, ...], size: int) -> Derivation:
+def _derivation(shape: tuple[Any, ...], size: int, alive: tuple[bool, ...]) -> Derivation:
+    """Groups of `size`; `alive` are the draws the target can make: the others have weight 0 where weights are divided by."""
     w = symbolic_world(shape)
-    g = SymbolicGroup(w, size)
-    kept = {d: sp.Symbol(f"k{d[0]}_{''.join(map(str, d[1]))}", nonnegative=True) for d in g.draws}  # min(W, c)
+    g = SymbolicGroup(w, size, short=True)
+    capped, masked = (
+        {d: sp.Symbol(f"{name}{d[0]}_{''.join(map(str, d[1]))}", nonnegative=True) for d in g.draws}
+        for name in ("k", "j")
+    )
     gradient, rho = w.gradient(), w.rho_definition()
     scored, drift = g.single(lambda d: g.weight(d) * g.reward(d)), g.single(g.weight)
     square = [s / size for s in g.single(lambda d: g.weight(d) ** 2 * g.reward(d))]
     shrink = sp.Rational(size - 1, size)
+    live = {d: g.weight(d) if a else sp.Integer(0) for d, a in zip(g.draws, alive, strict=True)}
 
-    def inserted(exprs: list[sp.Expr]) -> list[sp.Expr]:
-        return [e.xreplace(rho) for e in exprs]
+    def value(d: Any) -> sp.Expr:
+        return g.weight(d) * g.reward(d)
 
     def with_self(rows: Any, i: int) -> sp.Expr:
         return g.weight(rows[i]) * (g.reward(rows[i]) - sp.Add(*map(g.reward, rows)) / size) / size
 
     def weighted(rows: Any, i: int) -> sp.Expr:
-        return (
-            g.weight(rows[i]) * (g.reward(rows[i]) - sp.Add(*[g.weight(d) * g.reward(d) for d in rows]) / size) / size
-        )
+        return g.weight(rows[i]) * (g.reward(rows[i]) - sp.Add(*map(value, rows)) / size) / size
+
+    def mean(rows: Any) -> sp.Expr:
+        """Self-normalized mean; 0 if the target can make none of the draws."""
+        total = sp.Add(*[live[d] for d in rows])
+        return sp.Add(*[live[d] * g.reward(d) for d in rows]) / total if total != 0 else total
 
     def normalized(rows: Any, i: int) -> sp.Expr:
-        total = sp.Add(*map(g.weight, rows))
-        mean = sp.Add(*[g.weight(d) * g.reward(d) for d in rows]) / total
-        return g.weight(rows[i]) * (g.reward(rows[i]) - mean) / size
+        return live[rows[i]] * (g.reward(rows[i]) - mean(rows)) / size
 
     def pairs(rows: Any, i: int) -> sp.Expr:
-        gaps = [g.weight(d) * (g.reward(rows[i]) - g.reward(d)) for d in rows]
-        return g.weight(rows[i]) * sp.Add(*gaps) / sp.Add(*map(g.weight, rows)) / size
+        if live[rows[i]] == 0:
+            return sp.Integer(0)
+        gaps = [live[d] * (g.reward(rows[i]) - g.reward(d)) for d in rows]
+        return live[rows[i]] * sp.Add(*gaps) / sp.Add(*[live[d] for d in rows]) / size
 
-    def others(weight: Any, value: Any) -> Any:
-        def coefficient(rows: Any, i: int) -> sp.Expr:
-            mean = sp.Add(*[value(rows[j]) for j in range(size) if j != i]) / (size - 1)
-            return weight(rows[i]) * (g.reward(rows[i]) - mean) / size
-
-        return coefficient
-
-    reward_mean = g.mean(g.reward)
     chains = [
         [
             Step("definition", g.update(with_self), "groups of stale responses, unweighted mean including the response",
                  quantity="with_self", tex=r"E_\mu\big[\tfrac1M \sum_i W_i (R_i - \bar R) s_i\big]"),
-            Step("independence", [shrink * (a - reward_mean * d) for a, d in zip(scored, drift, strict=True)],
+            Step("independence", [shrink * (a - g.mean(g.reward) * d) for a, d in zip(scored, drift, strict=True)],
                  "the other rewards are independent of W_i s_i", tex=r"\tfrac{M-1}{M}(E[W R s] - E[R]\, E[W s])"),
             Step("gradient", [shrink * a for a in gradient], "E[W s] = 0 and E[W R s] = G (S2)", quantity="shrunk",
                  tex=r"\tfrac{M-1}{M} G"),
@@ -127,7 +128,7 @@ def _derivation(shape: tuple[Any, ...], size: int) -> Derivation:
         [
             Step("definition", g.update(weighted), "weighted mean including the response", quantity="weighted_self",
                  tex=r"E_\mu\big[\tfrac1M \sum_i W_i (R_i - \tfrac1M \sum_j W_j R_j) s_i\big]"),
-            Step("own_part", [a - b for a, b in zip(inserted(scored), square, strict=True)],
+            Step("own_part", [a.xreplace(g.shorthand).xreplace(rho) - b for a, b in zip(scored, square, strict=True)],
                  "the term j = i holds W_i twice; the others vanish with E[W s]", tex=r"E[W R s] - \tfrac1M E[W^2 R s]"),
             Step("gradient", [a - b for a, b in zip(gradient, square, strict=True)], "by differentiating J",
                  quantity="less_square", tex=r"G - \tfrac1M E_\mu[W^2 R s]"),
@@ -137,56 +138,76 @@ def _derivation(shape: tuple[Any, ...], size: int) -> Derivation:
                  quantity="self_normalized",
                  tex=r"E_\mu\big[\tfrac1M \sum_i W_i (R_i - \tfrac{\sum_j W_j R_j}{\sum_j W_j}) s_i\big]"),
             Step("pairs", g.update(pairs), "only differences of rewards enter; the random sum of weights stays below",
+                 quantity="self_normalized",
                  tex=r"E_\mu\big[\tfrac1M \sum_{i,j} \tfrac{W_i W_j (R_i - R_j)}{\sum_l W_l} s_i\big]"),
         ],
     ]  # fmt: skip
     if size > 1:
-        values = {"leave_one_out": g.reward, "weighted_leave_one_out": lambda d: g.weight(d) * g.reward(d)}
-        for name, value in values.items():
-            drifts = [a - g.mean(value) * d for a, d in zip(scored, drift, strict=True)]
-            chains.append([
-                Step("definition", g.update(others(g.weight, value)), f"{name}: a mean over the other responses",
-                     tex=r"E_\mu\big[\tfrac1M \sum_i W_i (R_i - b_{-i}) s_i\big]"),
-                Step("independence", drifts, "b_i is independent of W_i s_i, whatever function of the others it is",
-                     tex=r"E[W R s] - E[b]\, E[W s]"),
-                Step("gradient", gradient, "E[W s] = 0", quantity="gradient", tex="G"),
-            ])  # fmt: skip
-        parts = zip(g.single(lambda d: kept[d] * g.reward(d)), g.single(lambda d: kept[d]), strict=True)
+        groups = g.companions(lambda rows: 1)
+
+        def apart(value: Any) -> Any:
+            return g.companions(lambda rows: sp.Add(*map(value, rows)) / (size - 1))
+
+        sums = [apart(g.reward), apart(value), g.companions(mean)]
+        means = [g.mean(g.reward), g.mean(value), sums[2]]
         chains.append([
-            Step("definition", g.update(others(lambda d: kept[d], g.reward)), "k = min(W, c), mean of the others' rewards",
-                 quantity="capped", tex=r"E_\mu\big[\tfrac1M \sum_i k_i (R_i - \bar R_{-i}) s_i\big]"),
-            Step("independence", [a - reward_mean * b for a, b in parts], "as before, but E[k s] is not 0",
-                 quantity="capped_parts", tex=r"E[k R s] - E_\mu[R]\, E[k s]"),
+            Step("definition", [a * groups - b * d for b in sums for a, d in zip(scored, drift, strict=True)],
+                 "a response and all groups of the M - 1 others: their plain, weighted, self-normalized mean",
+                 quantity="others_only", tex=r"E_\mu\big[\tfrac1M \sum_i W_i (R_i - b_{-i}) s_i\big]"),
+            Step("independence", [a - b * d for b in means for a, d in zip(scored, drift, strict=True)],
+                 "b_i is independent of W_i s_i, whatever function of the others it is", tex=r"E[W R s] - E[b]\, E[W s]"),
+            Step("gradient", gradient * 3, "E[W s] = 0", quantity="gradients", tex="G"),
         ])  # fmt: skip
+        for name, kept, says in (("capped", capped, "k = min(W, c)"), ("masked", masked, "k = W where W <= c, else 0")):
+            rewarded, moved = g.single(lambda d, kept=kept: kept[d] * g.reward(d)), g.single(kept.__getitem__)
+            chains.append([
+                Step("definition", [a * groups - sums[0] * d for a, d in zip(rewarded, moved, strict=True)],
+                     f"{says}, mean of the others' rewards", quantity=name,
+                     tex=r"E_\mu\big[\tfrac1M \sum_i k_i (R_i - \bar R_{-i}) s_i\big]"),
+                Step("independence", [a - means[0] * d for a, d in zip(rewarded, moved, strict=True)],
+                     "as before, but E[k s] is not 0", quantity=f"{name}_parts", tex=r"E[k R s] - E_\mu[R]\, E[k s]"),
+            ])  # fmt: skip
 
     def point(rng: random.Random) -> Mapping[sp.Symbol, Any]:
-        return {**w.point(rng), **{k: sp.Rational(rng.randint(0, 8), 5) for k in kept.values()}}
+        free = {k: sp.Rational(rng.randint(0, 8), 5) for k in (*capped.values(), *masked.values())}
+        return g.named(w.point(rng), exact_values) | free
 
     def bind(group: Group) -> Mapping[sp.Symbol, float]:
-        values = w.bind(group.world)
-        return {**values, **{k: min(float(g.weight(d).xreplace(values)), CAP) for d, k in kept.items()}}
+        values = g.named(w.bind(group.world), float_values)
+        for symbols, how in ((capped, CAPPED), (masked, MASKED)):
+            weight = weigh(batch=group.world.batch, **how).value.amax(1).tolist()
+            values |= dict(zip(symbols.values(), weight, strict=True))
+        return values
 
     return Derivation(chains, point, bind)
 
 
+def derive(group: Group) -> Derivation:
+    """All groups in symbols; which draws the target can make at all is the instance's."""
+    alive = weigh("sequence_product", group.world.batch).value.amax(1) > 0
+    return _derivation(group.world.shape, group.size, tuple(alive.tolist()))
+
+
 def worlds() -> list[World]:
-    """One and two tokens, an end token, engines chosen at random, on-policy and deterministic targets."""
+    """One and two tokens, an end token, on-policy and deterministic targets."""
     mu = TabularPolicy.random(2, 2, STREAM["stale on_policy"]["target"])
-    fixed = one_hot_policy(2, 3, "stale deterministic")
+    fixed = one_hot_policy(2, 2, "stale deterministic")
     return [
         world("stale_one_token", 3, 1, one(), behaviors=1),
         world("stale_end_token", 2, 2, cuts((1,)), eos=1),
         world("stale_two_tokens", 2, 2, cuts((1,))),
-        random_behavior(),
         world("on_policy", 2, 2, one(), target=mu, policies=(mu,)),
-        world("stale_deterministic_target", 2, 3, one(), behaviors=1, target=fixed),
+        world("stale_deterministic_target", 2, 2, one(), behaviors=1, target=fixed),
     ]
 
 
 def instances() -> list[Group]:
-    """Groups of one to three, and one of three positions and three tokens."""
-    longer = Group("stale_long_2", world("stale_long", 3, 3, cuts((1,)), eos=2), 2)
-    return [*groups_of(worlds(), (2, 1, 3)), longer]
+    """Groups of one to three; of two where a draw has many outcomes: engines at random, three tokens, three positions."""
+    more = [
+        world("stale_three_tokens", 3, 2, cuts((1,)), eos=2),
+        world("stale_three_positions", 2, 3, cuts((1,)), eos=1),
+    ]
+    return groups_of(worlds(), (2, 1, 3)) + groups_of([random_behavior()], (2, 1)) + groups_of(more, (2,))
 
 
 def self_included(right: Any) -> Any:
@@ -233,7 +254,7 @@ THEOREM = Theorem(
     ),
     instances=instances,
     measure=measure,
-    derive=lambda group: derived_if_small(group, _derivation, 24),
+    derive=derive,
     outcome="On stale data take the baseline from the other responses, and expect it to bias whenever weights are capped.",
     mutants=(
         Mutant(name="weights_capped", kind="hypothesis", breaks=SHARED, on=TOLD_APART,

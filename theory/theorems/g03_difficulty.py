@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import lru_cache
 from math import sqrt
-from random import Random
 from typing import Any
 
-import sympy as sp
 import torch
 from torch import Tensor
 
@@ -20,11 +16,10 @@ from testbed.exact.gradients import exact_gradient
 from testbed.exact.group_updates import group_compositions
 from testbed.exact.moments import batch_statistic
 from testbed.policies.schedule import one
-from theory.derivation import Derivation, Step
-from theory.group_symbols import SymbolicGroup, derived_if_small
+from theory.derivation import Derivation
+from theory.difficulty_symbols import binary_derivation, factor_derivation, graded_derivation
 from theory.group_worlds import Group, cosine, groups_of, update_of
 from theory.planting import planted
-from theory.symbols import symbolic_world
 from theory.theorem import Claim, Mutant, Quantities, Theorem
 from theory.worlds import World, world
 
@@ -53,7 +48,7 @@ def measure(instance: Group | Difficulty, refill: bool = False) -> Quantities:
         update_of(compositions, w.target, "group_mean", "std", ddof=d) / (kept if kept > 0 else 1.0) for d in (0, 1)
     )
     if instance.name.startswith("three_values"):
-        return {"cosine": cosine(scaled, gradient), "one": 1.0}
+        return {"scaled": scaled, "cosine": cosine(scaled, gradient), "one": 1.0}
     p = law.expect(law.batch.reward)
     found: dict[str, Any] = {"scaled": scaled, "expected": difficulty_factor(p, size) * gradient}
     if size > 1:
@@ -80,82 +75,14 @@ def _factors(instance: Difficulty) -> Quantities:
     return found | {"ends": difficulty_factor(ends, size), "limit": sqrt(size - 1)}
 
 
-def _expected_spread(p: Any, size: int) -> sp.Expr:
-    """E[sigma_M] of M independent rewards 0 or 1."""
-    return sp.Add(
-        *[sp.binomial(size, k) * p**k * (1 - p) ** (size - k) * sp.sqrt(k * (size - k)) / size for k in range(size + 1)]
-    )
-
-
-@lru_cache(maxsize=32)
-def _derivation(shape: tuple[Any, ...], size: int, correct: tuple[bool, ...]) -> Derivation:
-    w = symbolic_world(shape)
-    g = SymbolicGroup(w, size, on_policy=True)
-    right = {y: sp.Integer(int(r)) for y, r in zip(w.leaves, correct, strict=True)}
-    p = g.mean(lambda d: right[d[1]])
-
-    def scaled(rows: Any, i: int) -> sp.Expr:
-        k = sp.Add(*[right[d[1]] for d in rows])
-        if k in (0, size):
-            return sp.Integer(0)
-        return (right[rows[i][1]] - k / size) / (sp.sqrt(k * (size - k)) / size) / size
-
-    won, lost = g.single(lambda d: right[d[1]]), g.single(lambda d: 1 - right[d[1]])
-    spread = _expected_spread(p, size)
-    gradient = [e.xreplace({w.reward(y): r for y, r in right.items()}) for e in w.gradient()]
-    chain = [
-        Step("definition", g.update(scaled), "all groups; those without spread contribute nothing", quantity="scaled",
-             tex=r"E\big[\tfrac1M \sum_i \tfrac{R_i - \bar R}{\sigma_M} s_i\big]"),
-        Step("successes", [spread * (a / p - b / (1 - p)) for a, b in zip(won, lost, strict=True)],
-             "given k successes the scores are independent, of means E[s|R=1] and E[s|R=0]; k(M-k)/M^2 = sigma^2",
-             tex=r"E[\sigma_M]\,(E[s \mid R=1] - E[s \mid R=0])"),
-        Step("no_drift", [spread * a * (1 / p + 1 / (1 - p)) for a in won], "E[s] = 0: what failures add, successes lack",
-             tex=r"E[\sigma_M]\,E[R s]\,(\tfrac1p + \tfrac1{1-p})"),
-        Step("gradient", [spread / (p * (1 - p)) * a for a in gradient], "E[R s] = G_x by differentiating J", quantity="expected",
-             tex=r"\frac{E[\sigma_M]}{p(1-p)}\, G_x"),
-    ]  # fmt: skip
-    return Derivation([chain], w.point, lambda group: w.bind(group.world))
-
-
-@lru_cache(maxsize=8)
-def _factor_derivation(size: int) -> Derivation:
-    p, q = sp.Symbol("p", positive=True), sp.Symbol("q", positive=True)
-    closed = {2: sp.Integer(1), 3: sp.sqrt(2), 4: sp.sqrt(3) * (p**2 + q**2) + 3 * p * q}
-    factor = _expected_spread(p, size) / (p * (1 - p))
-    values = [
-        Step("definition", factor, "mean standard deviation over variance", quantity="factor", tex=r"E[\sigma_M]/(p(1-p))"),
-        Step("closed_form", closed[size], f"sum over k written out for M = {size}, q = 1 - p",
-             tex={2: "1", 3: r"\sqrt2", 4: r"\sqrt3 (p^2 + q^2) + 3 p q"}[size]),
-    ]  # fmt: skip
-    hard = [
-        Step(
-            "limit", sp.limit(sp.expand(sp.cancel(factor)), p, 0), "p -> 0: at most one success", tex=r"\lim_{p \to 0}"
-        ),
-        Step(
-            "root",
-            sp.sqrt(size - 1),
-            "one success among M: M p sqrt(M-1)/M over p",
-            quantity="limit",
-            tex=r"\sqrt{M-1}",
-        ),
-    ]
-
-    def point(rng: Random) -> Mapping[sp.Symbol, Any]:
-        rate = sp.Rational(rng.randint(1, 11), 12)
-        return {p: rate, q: 1 - rate}
-
-    return Derivation([values, hard], point, lambda instance: {p: RATES.numpy(), q: 1 - RATES.numpy()})
-
-
 def derive(instance: Group | Difficulty) -> Derivation:
-    """The factor's sum written out; the update in symbols where it is small and no outcome is certain."""
+    """The factor alone; the update of groups with two or, in the graded world, three values of the reward."""
     if isinstance(instance, Difficulty):
-        return _factor_derivation(instance.size) if instance.size <= 4 else Derivation((), lambda rng: {}, lambda i: {})
-    correct = tuple(bool(r) for r in instance.world.target_law.batch.reward)
-    if instance.name.startswith(("three_values", "always")):
-        plain = symbolic_world(instance.world.shape)
-        return Derivation((), plain.point, lambda group: plain.bind(group.world))
-    return derived_if_small(instance, lambda shape, size: _derivation(shape, size, correct))
+        return factor_derivation(tuple(RATES.tolist()), instance.size)
+    shape, rewards = instance.world.shape, tuple(instance.world.target_law.batch.reward.tolist())
+    if instance.name.startswith("three_values"):
+        return graded_derivation(shape, instance.size, rewards)
+    return binary_derivation(shape, instance.size, tuple(map(bool, rewards)))
 
 
 def worlds() -> list[World]:
