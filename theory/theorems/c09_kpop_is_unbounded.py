@@ -17,6 +17,7 @@ from testbed.weighting.rules import weigh
 from theory.derivation import Derivation, Step
 from theory.mismatch_worlds import mismatch
 from theory.planting import planted
+from theory.single_precision import kept_in_single_precision
 from theory.theorem import Claim, Mutant, Quantities, Theorem
 from theory.worlds import World
 
@@ -74,16 +75,11 @@ def measure(instance: Rare) -> Quantities:
 
 def _in_single_precision() -> Quantities:
     """A token both engines are sure of, gated in float32 as one framework does, and by the library."""
-    one = np.float32(1.0)
-    p = q = np.clip(one, np.float32(1e-8), one - np.float32(1e-8))
-    with np.errstate(all="ignore"):
-        divergence = p * np.log(p / q) + (one - p) * np.log((one - p) / (one - q))
     sure = torch.zeros(1, 1)
     return {
-        "framework_keeps": float(divergence <= PHI),
-        "library_keeps": float(kpop_gate(sure, sure, PHI)),
-        "keep": 1.0,
-    }
+        "framework_keeps": float(kept_in_single_precision([1.0], [1.0], PHI)[0]),
+        "library_keeps": float(kpop_gate(sure, sure, PHI)), "keep": 1.0,
+    }  # fmt: skip
 
 
 @lru_cache(maxsize=1)
