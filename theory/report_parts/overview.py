@@ -21,7 +21,9 @@ SECTIONS = {
 }
 NOT_PUBLIC = (
     "SPIRE's full text was not available to us, only its abstract. Every statement marked “a reading” is what the "
-    "abstract can mean, put into a formula by us; where several readings fit, all are decided."
+    "abstract can mean, put into a formula by us; where several readings fit, all are decided. Of the CIS "
+    "paper we have the abstract and its tables with some rows cut off, the one that states its cap among them: that cap is a "
+    "reading, too."
 )
 LABELS = {
     "git": "commit", "dirty": "uncommitted changes", "started": "started", "seconds": "seconds", "seed": "seed of sampled checks",

@@ -217,7 +217,7 @@ THEOREM = Theorem(
         Claim("table_7_above", "at_most", "bin_least", "printed_ratio", "Table 7, printed: at least the bin's least 1-p"),
         Claim("table_7_below", "at_most", "printed_ratio", "bin_largest", "and at most its largest"),
         Claim("moe_needs_correlation", "equal", "needed", "catalogued",
-              "printed MoE spreads: r in [.23, .62] if measured on the same positions", tolerance=0.02),
+              "printed MoE spreads: r in [.23, .62], to two digits, if measured on the same positions", tolerance=0.02),
         Claim("moe_below_one", "at_most", "moe_spread", "one", "sd(eps) < sd(delta) there, which independent noise cannot do"),
         Claim("dense_independent", "at_most", "one", "dense_uncorrelated", "the dense model's spreads need no correlation"),
         Claim("dense_possible", "at_most", "dense_uncorrelated", "two", "and lie within what independent noise allows"),

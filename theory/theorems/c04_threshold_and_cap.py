@@ -155,7 +155,7 @@ THEOREM = Theorem(
     "+ phi "
     "(e^lambda - 1)/(1-p)). Readings of the paper's cap: odds (this one), linear 1 + lambda phi (threshold log(1 + lambda)), "
     "loglinear e^{lambda phi} (no constant threshold); lambda = 0 caps at 1 in all of them",
-    source="a reading of CIS: its cap's row is not in the text we have",
+    source="paper (CIS), in a reading: its cap's row is not in the text we have",
     reading=True,
     claims=(
         Claim("clipped_odds", "equal", "weight", "clipped", "odds: the weight is p + (1-p) min(e^eps, e^threshold)"),

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import sympy as sp
 import torch
+from scipy import stats
 from scipy.integrate import quad
 
 from testbed.policies.noise.gaussian import Gaussian
@@ -29,6 +30,7 @@ from theory.theorem import Claim, Mutant, Quantities, Theorem
 C = sp.Symbol("c", nonnegative=True)
 SAME, UP, DOWN = sp.symbols("Sigma M_plus M_minus", positive=True)  # sum p^2, E e^delta, E e^-delta
 X, B, NU, N, CONST = sp.symbols("x b nu N a", positive=True)
+LINE = sp.Symbol("y", real=True)
 FAR = (4.0, 8.0, 16.0)  # where integrals of e^x over a tail stop
 
 
@@ -88,8 +90,6 @@ def _tail(law: MarginalLaw) -> Quantities:
                 "integral": [quad(lambda x: np.exp(x - x / law.scale) / (2 * law.scale), 0, far)[0] for far in FAR]
             }
     elif isinstance(law, StudentT):
-        from scipy import stats
-
         density = lambda x: stats.t.pdf(x / law.scale, law.df) / law.scale  # noqa: E731
         order = int(law.df) + 1
         edge = float(density(1.0))  # x^(nu+1) times the density rises in x: on [1, inf) it is at least its value at 1
@@ -149,39 +149,74 @@ def _derivation(kind: str) -> Derivation:
             return {SAME: found["same"], UP: found["up"], DOWN: found["down"]}
 
         return Derivation([chain, named], draw_noise, bind_noise)
-    return _tails()
+    raise AssertionError(kind)
 
 
-def _tails() -> Derivation:
-    density = sp.exp(-X / B) / (2 * B)
-    finite = sp.integrate(sp.exp(X) * density, (X, 0, N), conds="none")
-    laplace = [
-        Step("integral", finite, "Laplace noise of scale b: E[e^delta; 0 < delta < N]", tex=r"\int_0^N \frac{e^{x - "
-             r"x/b}}{2b}\,dx"),
-        Step("closed", (sp.exp(N * (1 - 1 / B)) - 1) / (2 * (B - 1)), "grows without bound in N iff b > 1",
-             tex=r"\frac{e^{N(1-1/b)} - 1}{2(b-1)}"),
-        Step("linear", N * (1 - 1 / B) / (2 * (B - 1)), "e^x >= 1 + x: at least N/(2b), also in the limit b = 1", ">=",
-             tex=r"\frac{N}{2b}"),
-    ]  # fmt: skip
-    student = [
-        Step("integrand", CONST * sp.exp(X) * X ** (-NU - 1), "Student t: for x >= 1 its density is at least a x^-(nu+1)",
-             tex=r"e^x\,a\,x^{-(\nu+1)}"),
-        Step("one_term", CONST * X ** (NU + 1) / sp.factorial(NU + 1) * X ** (-NU - 1), "one term of the series of e^x", ">=",
-             tex=r"a\,\frac{x^{\nu+1}}{(\nu+1)!}\,x^{-(\nu+1)}"),
-        Step("constant", CONST / sp.factorial(NU + 1), "a constant, whose integral to infinity is infinite for every nu",
-             tex=r"\frac{a}{(\nu+1)!}"),
-    ]  # fmt: skip
+@lru_cache(maxsize=8)
+def _tails(law: MarginalLaw) -> Derivation:
+    laplace = sp.exp(-sp.Abs(X) / B) / (2 * B)
+    if isinstance(law, Gaussian):
+        density = sp.exp(-(X**2) / (2 * B**2)) / (B * sp.sqrt(2 * sp.pi))
+        chain = [
+            Step("integral", sp.integrate(sp.exp(LINE) * density.xreplace({X: LINE}), (LINE, -sp.oo, sp.oo)),
+                 "M(1) of Gaussian noise",
+                 tex=r"\int e^x\,\frac{e^{-x^2/2\sigma^2}}{\sigma\sqrt{2\pi}}\,dx"),
+            Step("closed", sp.exp(B**2 / 2), "complete the square", quantity="mgf", tex=r"e^{\sigma^2/2}"),
+        ]  # fmt: skip
+    elif isinstance(law, Laplace) and law.scale < 1:
+        sides = [sp.integrate(sp.exp(sign * X - X / B) / (2 * B), (X, 0, sp.oo), conds="none") for sign in (1, -1)]
+        chain = [
+            Step("sides", sp.Add(*sides), "M(1) of Laplace noise, right and left of 0, for b < 1",
+                 tex=r"\int_0^\infty \frac{e^{x-x/b} + e^{-x-x/b}}{2b}\,dx"),
+            Step("closed", 1 / (1 - B**2), "add the two", quantity="mgf", tex=r"\frac{1}{1-b^2}"),
+        ]  # fmt: skip
+    elif isinstance(law, Laplace):
+        finite = sp.integrate(sp.exp(X) * laplace.subs(sp.Abs(X), X), (X, 0, N), conds="none")
+        chain = [
+            Step("integral", finite, "Laplace noise of scale b: E[e^delta; 0 < delta < N]", tex=r"\int_0^N \frac{e^{x - "
+                 r"x/b}}{2b}\,dx"),
+            Step("closed", (sp.exp(N * (1 - 1 / B)) - 1) / (2 * (B - 1)), "grows without bound in N iff b > 1",
+                 tex=r"\frac{e^{N(1-1/b)} - 1}{2(b-1)}"),
+            Step("linear", N / (2 * B), "e^x >= 1 + x: at least N/(2b), also in the limit b = 1", ">=", quantity="at_least",
+                 tex=r"\frac{N}{2b}"),
+        ]  # fmt: skip
+    else:
+        chain = [
+            Step("integrand", CONST * sp.exp(X) * X ** (-NU - 1), "Student t: for x >= 1 its density is at least a x^-(nu+1)",
+                 tex=r"e^x\,a\,x^{-(\nu+1)}"),
+            Step("one_term", CONST * X ** (NU + 1) / sp.factorial(NU + 1) * X ** (-NU - 1), "one term of the series of e^x", ">=",
+                 tex=r"a\,\frac{x^{\nu+1}}{(\nu+1)!}\,x^{-(\nu+1)}"),
+            Step("constant", CONST / sp.factorial(NU + 1), "a constant", tex=r"\frac{a}{(\nu+1)!}"),
+        ]  # fmt: skip
+        height = CONST / sp.factorial(NU + 1)
+        whole = [
+            Step("integrated", sp.integrate(height, (X, 1, N)), "integrate it from 1 to N", tex=r"\int_1^N "
+                 r"\frac{a}{(\nu+1)!}\,dx"),
+            Step("linear", height * (N - 1), "infinite as N grows, for every nu", quantity="at_least",
+                 tex=r"\frac{a\,(N-1)}{(\nu+1)!}"),
+        ]  # fmt: skip
+        return Derivation([chain, whole], _tail_point, lambda i: _tail_numbers(i.law))
+    return Derivation([chain], _tail_point, lambda i: _tail_numbers(i.law))
 
-    def draw(rng: random.Random) -> dict[sp.Symbol, Any]:
-        numbers = {B: 1 + sp.Rational(rng.randint(1, 9), 4), N: rng.randint(1, 5), NU: sp.Integer(rng.randint(1, 6))}
-        return numbers | {X: sp.Integer(rng.randint(1, 9)), CONST: sp.Rational(1, 7)}
 
-    return Derivation([laplace, student], draw, lambda i: {})
+def _tail_point(rng: random.Random) -> dict[sp.Symbol, Any]:
+    numbers = {B: 1 + sp.Rational(rng.randint(1, 9), 4), N: rng.randint(1, 5), NU: sp.Integer(rng.randint(1, 6))}
+    return numbers | {X: sp.Integer(rng.randint(1, 9)), CONST: sp.Rational(1, 7)}
+
+
+def _tail_numbers(law: MarginalLaw) -> dict[sp.Symbol, Any]:
+    if isinstance(law, StudentT):
+        edge = float(stats.t.pdf(1 / law.scale, law.df) / law.scale)
+        return {NU: float(law.df), CONST: edge, N: np.array(FAR)}
+    scale = law.sigma if isinstance(law, Gaussian) else law.scale if isinstance(law, Laplace) else 1.0
+    return {B: scale, N: np.array(FAR)}
 
 
 def derive(instance: Any) -> Derivation:
     """By kind of instance."""
-    return _derivation("tail" if isinstance(instance, Tail) else "noise" if isinstance(instance, NoiseCase) else "cap")
+    if isinstance(instance, Tail):
+        return _tails(instance.law)
+    return _derivation("noise" if isinstance(instance, NoiseCase) else "cap")
 
 
 def instances() -> list[Any]:

@@ -128,7 +128,7 @@ THEOREM = Theorem(
     statement="k > C iff q < p/C, and p/C <= 1/C: with C = 2 a token of p = .9, q = .4 is touched, and none with q >= 1/2 is. "
     "The caps "
     "C and 1 + (1-p)(e^lambda - 1) cross at 1-p = (C-1)/(e^lambda - 1): surer tokens are capped tighter by the latter",
-    source="ours, about a reading of CIS; OPERATORS' 'low confidence' is the sampler's",
+    source="ours, about a reading of CIS; its 'low confidence' has to be the sampler's for a constant cap",
     reading=True,
     claims=(
         Claim("acts", "equal", "acts", "unlikely", "acts exactly where q < p/C"),

@@ -100,6 +100,12 @@ def _derivation() -> Derivation:
             Step("parabola", parabola.xreplace(parts), "collect in a", tex=r"(1-a)^2\|b_0\|^2 + V_0 + 2a\,c + a^2 s"),
         ],
         [
+            Step("at_a_share", parabola, "as a function of the share", quantity="parabola",
+                 tex=r"(1-a)^2\|b_0\|^2 + V_0 + 2a\,c + a^2 s"),
+            Step("powers", BIAS2 + V0 + 2 * A * (COV - BIAS2) + A**2 * (BIAS2 + SPREAD), "in powers of a",
+                 tex=r"\|b_0\|^2 + V_0 + 2a(c - \|b_0\|^2) + a^2(\|b_0\|^2 + s)"),
+        ],
+        [
             Step("stationary", sp.solve(sp.diff(parabola, A), A)[0], "it opens upward: set its slope to 0", quantity="vertex",
                  tex=r"-2(1-a)\|b_0\|^2 + 2c + 2as = 0"),
             Step("vertex", (BIAS2 - COV) / (BIAS2 + SPREAD), "solved", tex=r"\frac{\|b_0\|^2 - c}{\|b_0\|^2 + s}"),
@@ -129,8 +135,9 @@ def _derivation() -> Derivation:
         step = whole - plain
         around = [x - law @ x for x in (plain, step)]
         trace = lambda u, v: float(law @ (u * v).sum(1)) / instance.n  # noqa: E731
-        spread = trace(around[1], around[1]) if np.any(step) else 1.0  # equal gradients: every share is best
-        return {BIAS2: float(((law @ step) ** 2).sum()), COV: trace(*around), SPREAD: spread}
+        spread = trace(around[1], around[1]) if np.any(step) else 1e-300  # equal gradients: every share is best
+        numbers = {A: ALPHAS, V0: trace(around[0], around[0])}
+        return numbers | {BIAS2: float(((law @ step) ** 2).sum()), COV: trace(*around), SPREAD: spread}
 
     return Derivation(chains, point, bind)
 
@@ -167,7 +174,7 @@ THEOREM = Theorem(
         Claim("optimum", "at_most", "least", "others", "no share of a grid errs less than a*"),
         Claim("at_least_0", "at_most", "low", "zero", "a* >= 0"),
         Claim("at_most_1", "at_most", "high", "zero", "a* <= 1"),
-        Claim("many", "equal", "many", "one", "with very many responses the whole correction", tolerance=1e-5),
+        Claim("many", "equal", "many", "one", "with very many responses the whole correction, to five digits", tolerance=1e-5),
         Claim("diagnostics", "at_most", "least", "by_diagnostics", "three diagnostics of the weights never do better"),
         Claim("on_policy", "equal", "same", "one", "where both gradients are the same, the library says 1"),
     ),

@@ -134,7 +134,7 @@ THEOREM = Theorem(
     statement="E_q[K^(1/T)] <= 1, with equality on policy; E_q log K = -KL(q||p) <= 0, so a window symmetric about 1 in log "
     "space is "
     "off-center by KL/T per token. With lengths that vary the bound is 1 + E_p[1/T] - E_q[1/T], which may exceed 1",
-    source="literature (Jensen); the bound for varying length is ours: the catalog states it without fixing T",
+    source="literature (Jensen); the bound for varying length is ours: it is usually stated without fixing T",
     claims=(
         Claim("root", "at_most", "fixed_length_root", "one", "E_q[K^(1/T)] <= 1 for one length"),
         Claim("any_length", "at_most", "mean_root", "room", "for any lengths: <= 1 + E_p[1/T] - E_q[1/T]"),

@@ -89,6 +89,11 @@ def _derivation(kept: int, tail: int) -> Derivation:
             Step("mass", [total] * kept, "p cancels: one number for all kept tokens", tex=r"S = \sum_{\mathrm{kept}} p_v"),
         ],
         [
+            Step("one_number", total, "the kept tokens' mass", quantity="first_mass", tex=r"S = \sum_{\mathrm{kept}} p_v"),
+            Step("rest", 1 - sp.Add(*p[kept:]), "what the tail leaves", quantity="kept_mass",
+                 tex=r"1 - \sum_{\mathrm{tail}} p_v"),
+        ],
+        [
             Step("kept_scores", drift, "mean of S times the score under q = p/S", tex=r"\sum_{\mathrm{kept}} "
                  r"\frac{p_v}{S}\,S\,s_v"),
             Step("plain", [sp.Add(*[p[v] * score(v)[u] for v in range(kept)]) for u in range(size)], "S cancels",

@@ -82,7 +82,15 @@ def _derivation(size: int) -> Derivation:
         return [sp.Add(*[q[v] * of(v) * score(v)[u] for v in range(size)]) for u in range(size)]
 
     average = sp.Add(*[q[v] * a[v] for v in range(size)])
+    constant = sp.Symbol("A", real=True)
+    weighted = mean(lambda v: w[v])[0]
     chains = [
+        [
+            Step("constant_advantage", constant * weighted - constant * weighted, "a constant advantage, any weight, any "
+                 "prefix: the "
+                 "mean of w s against the center", tex=r"A\,E_q[w s] - A \sum_v q_v w_v s_v"),
+            Step("no_drift", sp.Integer(0), "the center is that mean", quantity="centered_drift", tex="0"),
+        ],
         [
             Step("centered", [x - average * y for x, y in zip(mean(lambda v: w[v] * a[v]), mean(lambda v: w[v]), strict=True)],
                  "mean of A (w s - sum q w s): the center is the same for every draw", quantity="mean",
@@ -169,7 +177,7 @@ THEOREM = Theorem(
     statement="E_q[w s] is not 0 unless w = k: a reward-independent drift. E_q[A (w s - sum_v q_v w_v s_v)] = E_q[w s (A - E_q "
     "A)] per "
     "prefix: 0 for a constant advantage, unmoved by a constant added to A, and off the gradient by -E_q[(k-w) s (A - E_q A)]",
-    source="Score centering, arXiv 2609.20807; the remaining bias is ours",
+    source="literature: Score centering, arXiv 2609.20807; the remaining bias is ours",
     claims=(
         Claim("drifts", "differs", "drift", "still", "a constant advantage moves the parameters without centering", margin=0.02),
         Claim("exact_does_not", "equal", "exact_drift", "none", "the exact ratio has no such drift"),

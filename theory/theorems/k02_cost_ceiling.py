@@ -63,17 +63,25 @@ def measure(case: MixingCase) -> Quantities:
     return values
 
 
-@lru_cache(maxsize=4)
-def _derivation(bound: bool, biased: bool) -> Derivation:
+@lru_cache(maxsize=8)
+def _derivation(bound: bool, biased: bool, capped: bool) -> Derivation:
     w = MixingSymbols()
     a, tau = w.a, w.tau
     f = w.at_size(a)
     slope = [
         Step("error", sp.diff(f, a), "N does not depend on a", tex=r"\frac{d}{da}\big(a^2b^2 + (a v_r + (1-a) v_f)/N\big)"),
         Step("slope", 2 * a * w.b**2 + w.dv / w.N, ">= 0 for v_r >= v_f: nothing but the ceiling asks for replay",
-             tex=r"2ab^2 + D_v/N"),
+             quantity="slope", tex=r"2ab^2 + D_v/N"),
     ]  # fmt: skip
     chains = [slope]
+    if capped:
+        chains.append([
+            Step("cheapest", sp.Heaviside(sp.Min(w.cost(sp.Integer(0)), w.cost(sp.Integer(1))) - tau, 0),
+                 "1 if no share meets the ceiling: the cost is linear in a, so an end is cheapest", quantity="refused",
+                 tex=r"1\{\min_a (a c_r + (1-a) c_f) > \tau\}"),
+            Step("ends", sp.Heaviside(sp.Min(w.cf, w.cr) - tau, 0), "those ends cost c_f and c_r", quantity="infeasible",
+                 tex=r"1\{\min(c_f, c_r) > \tau\}"),
+        ])  # fmt: skip
     if biased:
         free = sp.Max(0, sp.Min(1, -w.dv / (2 * w.N * w.b**2)))
         chains.append([Step("unconstrained", sp.Max(0, sp.Min(1, sp.solve(sp.diff(f, a), a)[0])), "convex: clip the zero"),
@@ -94,12 +102,17 @@ def _derivation(bound: bool, biased: bool) -> Derivation:
             Step("ceiling", sp.solve(w.cost(a) - tau, a)[0], "a c_r + (1-a) c_f = tau"),
             Step("least_share", least, "solved", quantity="share_where_bound", tex=r"(c_f - \tau)/D_c"),
         ])  # fmt: skip
-    return Derivation(chains, w.point, w.bind)
+
+    def bind(case: MixingCase) -> dict[sp.Symbol, Any]:
+        return w.bind(case) | {a: 0.0 if refused(case) else replay_share_at_size(**case.given).share}
+
+    return Derivation(chains, w.point, bind)
 
 
 def derive(case: MixingCase) -> Derivation:
-    """Steps for cases with or without a ceiling that can bind, with or without bias."""
-    return _derivation(case.cost_cap is not None and case.cost_fresh > case.cost_replay, case.bias != 0)
+    """Steps for cases without a ceiling, with one, with one that can bind; with or without bias."""
+    capped = case.cost_cap is not None
+    return _derivation(capped and case.cost_fresh > case.cost_replay, case.bias != 0, capped)
 
 
 def named_shares(case: MixingCase) -> Quantities:

@@ -67,6 +67,7 @@ def measure(case: MixingCase) -> Quantities:
     values: dict[str, Any] = {
         "optimal": on_front[inside].astype(float), "compared": undominated(cost, error)[inside],
         "gap": gaps, "above_hull": error[on_front] - hull_height(cost, error, cost[on_front]),
+        "errors": [front.error.at(p) for p in PROBES],
         "constrained": [front.at_cost(case.cost(a)) for a in mine], "front_share": mine, "zero": 0.0,
     }  # fmt: skip
     if case.budget is None:
@@ -91,7 +92,14 @@ def _nearest(front: ParetoFront, share: float) -> float:
 def _derivation(at_budget: bool) -> Derivation:
     w = MixingSymbols()
     a, x = w.a, w.x
+    probes = [sp.Rational(str(p)) for p in PROBES]
     if not at_budget:
+        errors = [
+            Step("definition", [w.at_size(p) for p in probes], "squared bias and variance of N samples", quantity="errors",
+                 tex=r"a^2 b^2 + (a v_r + (1-a) v_f)/N"),
+            Step("quadratic", [w.vf / w.N + w.dv / w.N * p + w.b**2 * p**2 for p in probes], "in powers of a: never bends down",
+                 tex=r"\tfrac{v_f}{N} + \tfrac{D_v}{N} a + b^2 a^2"),
+        ]  # fmt: skip
         weight = sp.diff(w.at_size(a), a) / w.dc
         supported = [
             Step("weighted_sum", w.at_size(x) + weight * w.cost(x) - w.at_size(a) - weight * w.cost(a),
@@ -100,10 +108,17 @@ def _derivation(at_budget: bool) -> Derivation:
                  tex=r"b^2 (x-a)^2"),
         ]  # fmt: skip
         hull = [Step("gap", 0 * w.b, "a minimizer of a weighted sum lies on the hull", quantity="size_gap")]
-        return Derivation([supported, hull], w.point, w.bind)
+        return Derivation([errors, supported, hull], w.point, w.bind)
     f = w.at_budget
     one, zero = sp.Integer(1), sp.Integer(0)
-    probes = [sp.Rational(str(p)) for p in PROBES]
+    linear = w.dv * w.cf - w.vf * w.dc
+    errors = [
+        Step("definition", [f(p) for p in probes], "squared bias and variance of N = C/cost(a) samples", quantity="errors",
+             tex=r"a^2 b^2 + (a v_r + (1-a) v_f)(a c_r + (1-a) c_f)/C"),
+        Step("quadratic", [(w.vf * w.cf + linear * p + w.bend * p**2) / w.C for p in probes],
+             "in powers of a: bends down iff C b^2 < D_v D_c",
+             tex=r"\big(v_f c_f + (D_v c_f - v_f D_c)\, a + (C b^2 - D_v D_c)\, a^2\big)/C"),
+    ]  # fmt: skip
     gap = [
         Step("above_chord", [f(p) - (1 - p) * f(zero) - p * f(one) for p in probes],
              "the hull of a front that bends down is the chord between its ends"),
@@ -116,7 +131,7 @@ def _derivation(at_budget: bool) -> Derivation:
              tex=r"\mathrm{MSE}(2v - 1) - \mathrm{MSE}(1)"),
         Step("symmetric", 0 * w.b, "a parabola is symmetric about its vertex v", quantity="reflected", tex="0"),
     ]  # fmt: skip
-    return Derivation([gap, other], w.point, w.bind)
+    return Derivation([errors, gap, other], w.point, w.bind)
 
 
 def derive(case: MixingCase) -> Derivation:

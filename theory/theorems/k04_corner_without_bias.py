@@ -30,11 +30,12 @@ def measure(case: MixingCase, *, claimed: bool = False) -> Quantities:
     best = optimal_replay_share(**case.given)
     depth = min(best.share, 1 - best.share)
     ends = min(case.mse(0.0), case.mse(1.0))
+    straight = [(1 - p) * error.at(0) + p * error.at(1) for p in PROBES]
+    over_chord = [error.at(p) - c for p, c in zip(PROBES, straight, strict=True)]
     if claimed or free(case):
-        chord = [(1 - p) * error.at(0) + p * error.at(1) for p in PROBES]
         values: Quantities = {
             "depth": depth, "zero": 0.0, "least": best.mse, "better_end": ends, "numeric": numeric_least(case.mse),
-            "over_chord": [error.at(p) - c for p, c in zip(PROBES, chord, strict=True)],
+            "over_chord": over_chord,
         }  # fmt: skip
         products = case.v_fresh * case.cost_fresh, case.v_replay * case.cost_replay
         if products[0] != products[1]:
@@ -45,7 +46,13 @@ def measure(case: MixingCase, *, claimed: bool = False) -> Quantities:
     kind = "bias" if case.bias else "pool" if case.pool is not None else "ceiling"
     allowed = [a for a in np.linspace(0, 1, 501) if _meets(case, a)]
     found = min(case.mse(a) for a in allowed)
-    return {f"{kind}_interior": depth, "zero": 0.0, "interior_least": best.mse, "allowed_least": found}
+    return {
+        "bent": over_chord,
+        f"{kind}_interior": depth,
+        "zero": 0.0,
+        "interior_least": best.mse,
+        "allowed_least": found,
+    }
 
 
 def _meets(case: MixingCase, share: float) -> bool:
@@ -76,7 +83,13 @@ def _derivation() -> Derivation:
              "linear in s: the source of smaller v c gets the whole budget",
              tex=r"(1-s)\frac{C}{v_f c_f} + s\frac{C}{v_r c_r}"),
     ]  # fmt: skip
-    return Derivation([pooled, weighted], w.point, w.bind)
+    biased = [
+        Step("over_chord", [w.at_budget(p) - (1 - p) * w.at_budget(zero) - p * w.at_budget(one) for p in probes],
+             "the same with a bias", tex=r"f(a) - (1-a) f(0) - a f(1)"),
+        Step("bend", [-w.bend / w.C * p * (1 - p) for p in probes], "the squared bias bends the error up: no end need be best",
+             quantity="bent", tex=r"\big(D_v D_c/C - b^2\big)\, a(1-a)"),
+    ]  # fmt: skip
+    return Derivation([pooled, weighted, biased], w.point, w.bind)
 
 
 def case(

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import combinations_with_replacement
-from math import comb, factorial, prod, sqrt
+from math import factorial, inf, prod, sqrt
 from typing import Any
 
 import sympy as sp
@@ -31,8 +31,6 @@ from theory.small_worlds import small_worlds
 from theory.symbols import symbolic_world
 from theory.theorem import Claim, Mutant, Quantities, Theorem
 from theory.worlds import World, world
-
-SYMBOLIC = 10  # batches up to which the whole enumeration is done in symbols
 
 
 @dataclass(frozen=True)
@@ -74,9 +72,14 @@ def measure(sample: Sample, drawn: int | None = None) -> Quantities:
 
 
 @lru_cache(maxsize=32)
-def _derivation(shape: tuple[Any, ...], n: int) -> Derivation:
+def _derivation(shape: tuple[Any, ...], n: int, support: tuple[bool, ...]) -> Derivation:
+    """Batches of n; `support` says which tokens the target can draw after which prefix."""
     w = symbolic_world(shape)
+    able = dict(zip(w.parameters, support, strict=True))
     draws = [(p, w.weight(y, xi), w.reward(y)) for xi, y, p in w.draws()]
+    alive = {
+        id(d): all(able[h, a] for h, a, _ in w.path(y, xi)) for d, (xi, y, _) in zip(draws, w.draws(), strict=True)
+    }
     d2 = sp.Add(*[p * v**2 for p, v, _ in draws])
     inserted = sp.Add(*[w.prior(xi) * w.prob_pi(y) * w.weight(y, xi) for xi, y, _ in w.draws()])
     geometric = sp.prod([w.weight(y, xi) ** (w.prior(xi) * w.prob_pi(y)) for xi, y, _ in w.draws()])
@@ -89,31 +92,35 @@ def _derivation(shape: tuple[Any, ...], n: int) -> Derivation:
 
     def point(rng: random.Random) -> Mapping[sp.Symbol, Any]:
         values = dict(w.point(rng))
+        for h in w.prefixes if not all(support) else ():
+            parts = [rng.randint(1, 12) * able[h, a] for a in range(w.vocab_size)]
+            for a, part in enumerate(parts):
+                values[w.pi(h, a)] = sp.Rational(part, sum(parts))
+                values |= {w.rho(k, h, a): values[w.pi(h, a)] / values[w.mu(k, h, a)] for k in range(w.n_behaviors)}
         return values | {w.reward(y): values[w.reward(y)] / 3 for y in w.leaves}  # |f| <= 3/4
 
     def bind(sample: Sample) -> Mapping[sp.Symbol, float]:
         return w.bind(sample.world)
 
-    if comb(len(draws) + n - 1, n) > SYMBOLIC:
-        return Derivation([jensen], point, bind)
     exact = sp.Add(*[w.prob_pi(y) * w.reward(y) for y in w.leaves])
-    batches = []  # probability, mean of W f, mean of W
+    batches = []  # probability, mean of W f, mean of W, their quotient: 0 where no response has weight
     for rows in combinations_with_replacement(draws, n):
         ways = sp.Rational(factorial(n), prod(factorial(c) for c in Counter(map(id, rows)).values()))
-        means = [sp.Add(*[v * f for _, v, f in rows]) / n, sp.Add(*[v for _, v, _ in rows]) / n]
-        batches.append((ways * sp.prod([p for p, _, _ in rows]), *means))
+        x, y = sp.Add(*[v * f for _, v, f in rows]) / n, sp.Add(*[v for _, v, _ in rows]) / n
+        quotient = x / y if any(alive[id(d)] for d in rows) else sp.Integer(0)
+        batches.append((ways * sp.prod([p for p, _, _ in rows]), x, y, quotient))
 
-    def mean(g: Callable[[Any, Any], Any]) -> sp.Expr:
-        return sp.Add(*[p * g(x, y) for p, x, y in batches])
+    def mean(g: Callable[[Any, Any, Any], Any]) -> sp.Expr:
+        return sp.Add(*[p * g(x, y, quotient) for p, x, y, quotient in batches])
 
     bias = [
-        Step("definition", mean(lambda x, y: x / y) - exact, "all multisets of n responses; X, Y: batch means of W f and W",
+        Step("definition", mean(lambda x, y, v: v) - exact, "all multisets of n responses; X, Y: batch means of W f and W",
              quantity="bias", tex=r"E[X/Y] - F, \quad F = E_\pi[f]"),
-        Step("split", mean(lambda x, y: (x / y - exact) * (1 - y)), "X/Y - F = (X/Y - F)(1 - Y) + (X - F Y), and E X = F E Y",
+        Step("split", mean(lambda x, y, v: (v - exact) * (1 - y)), "X/Y - F = (X/Y - F)(1 - Y) + (X - F Y), and E X = F E Y",
              tex=r"E[(X/Y - F)(1 - Y)]"),
     ]  # fmt: skip
-    spread = mean(lambda x, y: (1 - y) ** 2)
-    error = mean(lambda x, y: (x / y - exact) ** 2)
+    spread = mean(lambda x, y, v: (1 - y) ** 2)
+    error = mean(lambda x, y, v: (v - exact) ** 2)
     squared = [
         Step("square", bias[1].exprs ** 2, "square of the line above", tex=r"bias^2"),
         Step("cauchy_schwarz", error * spread, "Cauchy-Schwarz", relation="<=", tex=r"\le MSE \cdot E(1 - Y)^2"),
@@ -125,9 +132,9 @@ def _derivation(shape: tuple[Any, ...], n: int) -> Derivation:
     moment = sp.Add(*[p * v**2 * f**2 for p, v, f in draws])
     mse = [
         Step("definition", error, "mean squared error over all batches", quantity="mse", tex=r"E(X/Y - F)^2"),
-        Step("split", mean(lambda x, y: (x / y * (1 - y) + x - exact) ** 2), "X/Y - F = (X/Y)(1 - Y) + X - F",
+        Step("split", mean(lambda x, y, v: (v * (1 - y) + x - exact) ** 2), "X/Y - F = (X/Y)(1 - Y) + X - F",
              tex=r"E\big((X/Y)(1 - Y) + X - F\big)^2"),
-        Step("two_squares", 2 * mean(lambda x, y: (x / y) ** 2 * (1 - y) ** 2) + 2 * mean(lambda x, y: (x - exact) ** 2),
+        Step("two_squares", 2 * mean(lambda x, y, v: v**2 * (1 - y) ** 2) + 2 * mean(lambda x, y, v: (x - exact) ** 2),
              "(a + b)^2 <= 2 a^2 + 2 b^2", relation="<=", tex=r"\le 2 E[(X/Y)^2 (1-Y)^2] + 2 E(X - F)^2"),
         Step("bounded", 2 * (d2 - 1) / n + 2 * (moment - exact**2) / n, "|X/Y| <= max|f| <= 1; variances of means of n",
              relation="<=", tex=r"\le 2 \chi^2/n + 2 Var(W f)/n"),
@@ -147,8 +154,10 @@ def _summand() -> Derivation:
 
 
 def derive(sample: Sample) -> Derivation:
-    """Whole enumeration in symbols where it is small, Jensen's inequality otherwise."""
-    return _summand() if is_real(sample) else _derivation(sample.world.shape, sample.n)
+    """Every batch in symbols; of a language model's laws one word's share."""
+    if is_real(sample):
+        return _summand()
+    return _derivation(sample.world.shape, sample.n, tuple((sample.world.target.table > -inf).reshape(-1).tolist()))
 
 
 def coin(name: str, target: list[float], behavior: list[float], rewards: list[float]) -> World:
