@@ -30,6 +30,7 @@ from math import exp, log, sqrt
 
 import moment_panels
 import torch
+from checked_panels import says, settings, told
 from classroom import Choice, Control, fast, grid, reveal, say, table
 from coin_tosses import coin, coin_law, coin_weights, half_of_the_mean, kept, one_token, reached, summary
 
@@ -72,22 +73,22 @@ log_weight = segment_end_log_ratios(law.batch)
 weight = log_weight.exp()
 d2 = start_d2(law, TREE, target, schedule)
 found = segment_moments(law, TREE, target, schedule)
-table(
-    ["response", "probability", "W after token 1", "W", "d2 of the second token, seen from the first"],
-    [
-        ["".join(map(str, y)), f"{p:.2f}", f"{w[0]:.2f}", f"{w[1]:.3f}", f"{d[1]:.4f}"]
-        for y, p, w, d in zip(law.batch.tokens.tolist(), law.probs, weight, d2, strict=True)
-    ],
-)
+responses = [
+    ["".join(map(str, y)), f"{p:.2f}", f"{w[0]:.2f}", f"{w[1]:.3f}", f"{d[1]:.4f}"]
+    for y, p, w, d in zip(law.batch.tokens.tolist(), law.probs, weight, d2, strict=True)
+]
+table(["response", "probability", "W after token 1", "W", "d2 of the second token, seen from the first"], responses)
 say(
     f"The first token has $d_2$ = {found.second[0]:.2f}. The second one has $d_2$ = {d2[0, 1]:.0f} or {d2[-1, 1]:.2f}, "
     f"each half of the time: {found.average[1]:.2f} on average."
 )
 
 # %%
+later = 73 / 9
+assert says([row[1:] for row in responses], [0.25, 0.2, 0.2, 1] * 2, [0.05, 1.8, 16.2, later], [0.45, 1.8, 0.2, later])
+assert abs(float(found.second[0]) - 1.64) < TIGHT and abs(float(found.average[1]) - (1 + later) / 2) < TIGHT
+assert abs(float(d2[0, 1]) - 1) < TIGHT and abs(float(d2[-1, 1]) - later) < TIGHT
 assert abs(float(law.expect(weight[:, 1])) - 1) < TIGHT
-assert abs(float(found.second[0]) - 1.64) < TIGHT
-assert abs(float(d2[0, 1]) - 1) < TIGHT and abs(float(d2[-1, 1]) - 73 / 9) < TIGHT
 
 # %% [markdown]
 # ## Your prediction
@@ -162,6 +163,8 @@ for goes in (0.1, 0.5, 0.9):
         assert now["second"] <= now["largest"] * (1 + TIGHT)  # S10
         assert abs(shares[1] - goes) < TIGHT  # the weight itself tilts to the target's law
         assert goes != 0.5 or abs(now["average"] - now["second"]) < 1e-10  # no tilt, no error
+for at in settings(histories):  # each number it shows, by a line of arithmetic
+    assert says(told(histories, **at), moment_panels.growth_by_hand(**at))
 assert products(0.1, 0.9)[0]["average"] > 3 * products(0.1, 0.9)[0]["second"]  # averages can err either way
 
 # %% [markdown]
@@ -179,15 +182,16 @@ sums = {
     "log of the sampler's average": float(found.average.log().sum()),
     "sampler's average of the log": float(law.expect(d2.log()).sum()),
 }
-table(["token by token, then summed", "nats", "of the response's D2"],
-      [[name, f"{value:.4f}", f"{value / whole:.1%}"] for name, value in sums.items()])  # fmt: skip
+shares = [[name, f"{value:.4f}", f"{value / whole:.1%}"] for name, value in sums.items()]
+table(["token by token, then summed", "nats", "of the response's D2"], shares)
 
 # %%
 exact_sum, inside, *under_sampler = sums.values()
-assert [round(value, 4) for value in sums.values()] == [2.5772, 2.5624, 2.0110, 1.5413]
+two = moment_panels.products_by_hand(0.9, 0.9)
+by_hand = [log(two["later"]), two["tilted"] * log(two["after"]), log((1 + two["after"]) / 2), log(two["after"]) / 2]
+assert says(shares, [[log(1.64) + x, (log(1.64) + x) / log(13.16)] for x in by_hand])
 assert abs(exact_sum - whole) < TIGHT and abs(whole - log(13.16)) < TIGHT
-assert inside < exact_sum - 1e-3  # Jensen, strictly
-assert max(under_sampler) < 0.8 * whole
+assert inside < exact_sum - 1e-3 and max(under_sampler) < 0.8 * whole  # Jensen, strictly
 
 # %% [markdown]
 # ## Long responses
@@ -195,15 +199,14 @@ assert max(under_sampler) < 0.8 * whole
 # Now the tokens are independent, so responses of any length can be treated exactly: the sampler tosses a fair coin, the
 # target's coin lands 1 somewhat more often. A weight depends only on the number of ones.
 
-
 # %%
 say(f"Where the target draws 1 with probability $0.6$, a token has $d_2$ = **{one_token(0.6):.2f}**. Nearly on-policy?")
 
 # %%
 assert abs(one_token(0.6) - 1.04) < TIGHT
-small = coin_law(0.6, 8)
-assert torch.allclose(testbed.weigh("exact", small.batch).value[:, 0].log(), coin_weights(0.6, 8)[0], atol=1e-10)
-assert abs(testbed.second_moment(coin_weights(0.6, 8)[0].exp(), probs=small.probs) - one_token(0.6) ** 8) < 1e-10
+small, listed = coin_law(0.6, 8), coin_weights(0.6, 8)[0]
+assert torch.allclose(testbed.weigh("exact", small.batch).value[:, 0].log(), listed, atol=1e-10)
+assert abs(testbed.second_moment(listed.exp(), probs=small.probs) - one_token(0.6) ** 8) < 1e-10
 
 # %% [markdown]
 # ## Your prediction
@@ -246,17 +249,15 @@ def draw_collapse(p, length, cap):
     now = summary(p, length, cap)
     log_w, probs = coin_weights(p, length)
     said, share = f"{length} token{'s' * (length > 1)}", 100 * half_of_the_mean(p, length)
-    titles = (
-        f"{said}: a typical response weighs {now[3]:.2g}",
-        f"half of the mean rests on {share:.2g}% of the responses",
-    )
+    rests = f"half of the mean rests on {share:.2g}% of the responses"
+    titles = (f"{said}: a typical response weighs {now[3]:.2g}", rests)
     curves = list(zip(*(summary(p, t, cap) for t in DENSE), strict=True))
     picture = moment_panels.collapse(
         DENSE, curves, (length, now), cap, log_w / log(10), (probs, probs * log_w.exp()), titles
     )
     return picture, (
         f"{said}: E W^2 = <b>{now[0]:.4g}</b>; mean after the cap <b>{now[2]:.4f}</b>; median <b>{now[3]:.4g}</b>; "
-        f"one response in a thousand reaches {now[1]:.4g}; half of the mean rests on {share:.3g}% of the responses"
+        f"one response in a thousand reaches {now[1]:.4g}; {rests}"
     )
 
 
@@ -282,6 +283,8 @@ for p in (0.55, 0.6, 0.7):
         assert abs(lower_median(log_w, probs) + t * fall) <= float(deviation.sqrt()) + LONG  # S12: the median's rate
         shared = torch.minimum(probs, probs * log_w.exp()).sum()  # area the two humps share
         assert abs(kept(p, t, 1.0) - float(shared)) < LONG
+for at in settings(collapse):  # each number it shows, from exact counts
+    assert says(told(collapse, **at), moment_panels.collapse_by_hand(**at))
 assert reached(0.6, 2048, 1e-3) < 1 < reached(0.6, 256, 1e-3)  # in the end, not one in a thousand weighs one
 medians = [exp(lower_median(*iid_weight_law(coin(1 / 3), coin(2 / 3), t))) for t in (1, 2, 3)]
 assert [round(m, 9) for m in medians] == [0.5, 1.0, 0.5]  # the median alone is not monotone
@@ -309,14 +312,12 @@ token = {
 }
 explodes = {name: log(1000) / divergence for name, (divergence, _, _) in token.items()}
 collapses = {name: log(2 * sqrt(10)) / rate for name, (_, _, rate) in token.items()}
-table(
-    ["sampler", "D2 per token", "KL per token: the median's fall", "second moment 1,000 after",
-     "a cap of 10 has lost half the mean, at the latest, after"],
-    [
-        [f"`{name}`", f"{a:.4f}", f"{b:.4f}", f"{explodes[name]:,.0f} tokens", f"{collapses[name]:,.0f} tokens"]
-        for name, (a, b, _) in token.items()
-    ],
-)  # fmt: skip
+samplers = [
+    [f"`{name}`", f"{a:.4f}", f"{b:.4f}", f"{explodes[name]:,.0f} tokens", f"{collapses[name]:,.0f} tokens"]
+    for name, (a, b, _) in token.items()
+]
+table(["sampler", "D2 per token", "KL per token: the median's fall", "second moment 1,000 after",
+       "a cap of 10 has lost half the mean, at the latest, after"], samplers)  # fmt: skip
 say(
     f"A stale checkpoint in bfloat16 (`v0_bf16`): {token['v0_bf16'][0]:.2f} nats of $D_2$ per token sound small. Yet "
     f"under a cap of 10, after {collapses['v0_bf16']:.0f} tokens more than half of the mean weight is gone. One engine "
@@ -324,10 +325,9 @@ say(
 )  # fmt: skip
 
 # %%
-assert laws.logp_target.shape == (12, 4096)
-assert [round(x, 4) for x in token["v0_bf16"][:2]] == [0.1025, 0.0840]
-assert [round(explodes[name]) for name in BEHAVIORS] == [67, 946, 66, 1329, 3]
-assert [round(collapses[name]) for name in BEHAVIORS] == [97, 1885, 95, 2608, 4]
+assert laws.logp_target.shape == (12, 4096) and len(BEHAVIORS) == 5
+assert says(samplers, [0.1025, 0.0840, 67, 97], [0.0073, 0.0040, 946, 1885], [0.1047, 0.0857, 66, 95],
+            [0.0052, 0.0029, 1329, 2608], [2.6022, 2.6289, 3, 4])  # fmt: skip
 for _, fall, rate in token.values():
     assert 0 < 2 * rate < fall  # Jensen: at most half as fast as the median
 
@@ -352,8 +352,8 @@ for length in (1, 4, 16) if fast() else (1, 2, 4, 8, 16):
     capped = testbed.weigh("seq_tis", law.batch, cap=2.0).value[:, 0]
     limit = float(testbed.ess(raw, probs=law.probs, n=4))
     seen[length] = (limit, kish(law, raw), kish(law, capped), float(law.expect(capped)))
-table(["tokens", "4 / d2", "ESS a batch reports", "ESS of weights capped at 2", "mean of those weights"],
-      [[t, *(f"{x:.2f}" for x in values)] for t, values in seen.items()])  # fmt: skip
+reports = [[t, *(f"{x:.2f}" for x in values)] for t, values in seen.items()]
+table(["tokens", "4 / d2", "ESS a batch reports", "ESS of weights capped at 2", "mean of those weights"], reports)
 say(
     f"At 16 tokens four responses are worth **{seen[16][0]:.2f}** of one, the batch reports **{seen[16][1]:.2f}**, and after the "
     f"cap **{seen[16][2]:.2f}**, although the mean weight has fallen to {seen[16][3]:.2f}."
@@ -361,9 +361,9 @@ say(
 
 # %%
 for length, (limit, reported, after_cap, mean) in seen.items():
-    assert abs(limit - 4 / one_token(0.7) ** length) < 1e-9
     assert limit < reported <= after_cap + TIGHT and reported >= 1
     assert abs(mean - kept(0.7, length, 2.0)) < 1e-10
+assert says(reports, [moment_panels.kish_by_hand(0.7, length, 2.0) for length in seen])
 assert [round(x, 2) for x in seen[16]] == [0.37, 2.11, 2.28, 0.55]
 
 # %% [markdown]
@@ -386,6 +386,7 @@ table(["claim", "verdict", "off by"],
 
 # %%
 assert all(m.killed for m in broken.values())
+assert [round(m.margin, 3) for m in broken.values()] == [0.432, 0.585, 0.66][: len(broken)]
 
 # %% [markdown]
 # ## Take away

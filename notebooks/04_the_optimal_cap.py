@@ -26,10 +26,11 @@
 
 # %%
 from functools import lru_cache
-from math import log, sqrt
+from math import inf, log, sqrt
 
 import cap_panels
 from cap_panels import RECIPES
+from checked_panels import says, settings, told
 from classroom import Choice, Control, fast, reveal, say, show, table
 
 import testbed
@@ -53,13 +54,11 @@ TIGHT = 1e-12
 # %%
 HALF = TwoPoint(0.0, 2.0)
 rows = {cap: capped_error(HALF, cap=cap, n=8) for cap in (1.0, 1.5, 2.0)}
-table(
-    ["cap", "bias", "variance of one", "error of the mean of eight"],
-    [[f"{cap:g}", f"{e.bias:.4f}", f"{e.variance:.4f}", f"{e.mse:.4f}"] for cap, e in rows.items()],
-)
+three = [[f"{cap:g}", f"{e.bias:.4f}", f"{e.variance:.4f}", f"{e.mse:.4f}"] for cap, e in rows.items()]
+table(["cap", "bias", "variance of one", "error of the mean of eight"], three)
 
 # %%
-assert [round(e.mse, 4) for e in rows.values()] == [0.2812, 0.1328, 0.125]
+assert says(three, [[c, -(2 - c) / 2, c**2 / 4, (2 - c) ** 2 / 4 + c**2 / 32] for c in rows])
 assert rows[2.0].bias == 0
 
 # %% [markdown]
@@ -110,14 +109,16 @@ LAWS = {name: Finite(weights[name], w.law.probs) for name, w in worlds.items()} 
     "0.9, rarely 30": TwoPoint(0.9, 30.0),
 }
 CLOSE, STALE, FAR = RECORDED
+facts = [[f"{law.second_moment:,.3f}", f"{law.supremum:,.2f}", f"{law.tail(2.0):.2%}"] for law in LAWS.values()]
 table(
     ["weights", "d2", "largest weight", "probability that W > 2"],
-    [[name, f"{law.second_moment:,.3f}", f"{law.supremum:,.2f}", f"{law.tail(2.0):.2%}"] for name, law in LAWS.items()],
+    [[name, *row] for name, row in zip(LAWS, facts, strict=True)],
 )
 
 # %%
-assert [round(law.second_moment, 3) for law in LAWS.values()] == [1.018, 1.748, 725.680, 4.221, 3.900]
-assert LAWS[STALE].supremum < 2 < LAWS[CLOSE].supremum < 3 and LAWS[FAR].supremum > 4e6
+assert says(facts, [1.018, 2.05, 0.0], [1.748, 1.97, 0.0], [725.680, 4457988.97, 0.0595], [4.221, inf, 0.1195],
+            [3.900, 30, 0.1 / 29.1])  # fmt: skip
+assert all(len(w.law.probs) == 4096 for w in worlds.values())
 
 # %% [markdown]
 # ## Turn the knobs
@@ -180,7 +181,11 @@ for name, law in LAWS.items():
         assert found["O1"] <= found["O9"] + 1e-9  # O9
         assert errors["O3"] <= d2_bound(law.second_moment, n, found["O3"]) * (1 + TIGHT)  # O3
         assert errors["O4"] <= chi2_bound(law.second_moment - 1, n, found["O4"]) * (1 + TIGHT)  # O4
-        assert abs(errors["none"] - (law.second_moment - 1) / n) < 1e-6 * errors["none"]
+        for recipe, (cap, error, lost) in cap_panels.recipes_by_hand(law, n).items():
+            assert cap == found[recipe] or abs(found[recipe] / cap - 1) < 1e-9
+            assert abs(errors[recipe] / error - 1) < 1e-7 and abs(regret[recipe] - lost) < 1e-7 * (1 + lost)
+for at in settings(knobs):
+    assert says(told(knobs, **at), cap_panels.control_by_hand(LAWS[at["name"]], at["n"]))
 
 # %% [markdown]
 # ## Your prediction
@@ -257,9 +262,11 @@ table(["weights, all with chi2 = 1", "best cap at n = 64"], [[name, f"{cap:.3f}"
 say(f"For all four, O3 says {by_rule['d2']:.3f}, O4 says {by_rule['chi2']:.3f}, and O9 {by_rule['sharp']:.3f}.")
 
 # %%
-assert abs(rare - 1287 / 1007) < TIGHT and rare < best and rare_chi2 > HALF.second_moment - 1
+assert abs(rare - 1287 / 1007) < TIGHT and rare < best and rare_chi2 > HALF.second_moment - 1 == 1
+assert abs(rare_chi2 - (1 - LOW) * 40) < TIGHT
 assert all(abs(law.second_moment - 1 - CHI2) < 1e-12 for law in same.values())
 assert abs(same_caps["O9's extreme law"] - by_rule["sharp"]) < 1e-9  # attained
+assert all(abs(same_caps[name] / cap_panels.best_by_hand(law, N) - 1) < 1e-9 for name, law in same.items())
 assert max(same_caps.values()) - min(same_caps.values()) > 2
 assert abs(by_rule["d2"] - 32 ** (1 / 3)) < TIGHT and by_rule["chi2"] == 3 and by_rule["sharp"] == 4.9375
 
@@ -278,16 +285,18 @@ curves = {
 }
 show(cap_panels.regrets(DRAWS, curves))
 AT = (4, 64, 1024)
+CASES, OTHERS = [(name, n) for name in RECORDED for n in AT], (*list(RECIPES)[1:], "none")
+costs = [
+    [n, f"{recipes(name, n)[0]['O1']:.3f}", *(f"{recipes(name, n)[2][r]:.1%}" for r in OTHERS)] for name, n in CASES
+]
 table(
     ["weights", "n", "best cap", *(RECIPES[r][0] for r in list(RECIPES)[1:]), "no cap"],
-    [
-        [name.removeprefix("recorded, "), n, f"{recipes(name, n)[0]['O1']:.3f}",
-         *(f"{recipes(name, n)[2][r]:.1%}" for r in (*list(RECIPES)[1:], "none"))]
-        for name in RECORDED for n in AT
-    ],
-)  # fmt: skip
+    [[name.removeprefix("recorded, "), *row] for (name, _), row in zip(CASES, costs, strict=True)],
+)
 
 # %%
+plain = [(n, cap_panels.recipes_by_hand(LAWS[name], n)) for name, n in CASES]
+assert says(costs, [[n, found["O1"][0], *(found[r][2] for r in OTHERS)] for n, found in plain])
 far = {n: recipes(FAR, n)[2] for n in AT}
 assert far[4]["two"] < 0.01 and far[64]["two"] > 1 and far[1024]["two"] > 6  # left behind
 assert all(far[n]["sqrt_n"] < 0.2 for n in AT)
@@ -330,17 +339,19 @@ assert [round(n, 1) for n in turn.values()] == [2.4, 4.1, 1720.1]
 with_signal = {
     name: testbed.optimal_cap(weights[name], w.law.probs, n=64, signal=w.batch.reward) for name, w in worlds.items()
 }
+pairs = [
+    [f"{recipes(name, 64)[0]['O1']:.3f}", f"{cap.cap:.3f}", f"{float(weights[name][0]):.3f}"]
+    for name, cap in with_signal.items()
+]
 table(
     ["weights", "best cap for the weights", "best cap for this reward", "weight of the rewarded word"],
-    [
-        [name, f"{recipes(name, 64)[0]['O1']:.3f}", f"{cap.cap:.3f}", f"{float(weights[name][0]):.3f}"]
-        for name, cap in with_signal.items()
-    ],
+    [[name, *row] for name, row in zip(with_signal, pairs, strict=True)],
 )
 
 # %%
-assert [round(cap, 3) for cap in with_signal.values()] == [1.012, 1.930, 0.466]
+assert says(pairs, [1.294, 1.012, 1.020], [1.934, 1.930, 1.968], [14.544, 0.466, 0.467])
 for name, cap in with_signal.items():
+    assert abs(cap / cap_panels.reward_cap_by_hand(weights[name][0], worlds[name].law.probs[0], 64) - 1) < 1e-9
     assert cap < weights[name][0]  # the best cap acts on the only weight that counts
     error = capped_error(
         weights[name], worlds[name].law.probs, cap=recipes(name, 64)[0]["O1"], n=64, signal=worlds[name].batch.reward
@@ -372,6 +383,7 @@ table(
 
 # %%
 assert all(m.killed for m in broken.values())
+assert [round(m.margin, 3) for m in broken.values()] == [0.008, 0.868, 0.081][: len(broken)]
 
 # %% [markdown]
 # ## Take away

@@ -28,11 +28,13 @@
 
 # %%
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import pairwise
 
 import mixing_panels
+import plain_panels
 import torch
+from checked_panels import says, settings, told
 from classroom import Choice, Control, fast, grid, reveal, say, show, table
 
 import testbed
@@ -85,18 +87,20 @@ def one_term(age, cap):
 
 V_FRESH = one_term(0, "no cap")[1]
 AGES = [1, 2, 4, 6, 8]
-table(
-    ["updates since it was drawn", *[f"{what}, {cap}" for cap in ("no cap", "cap 2") for what in ("bias", "variance")]],
-    [[age, *[f"{x:.{n}f}" for cap in ("no cap", "2") for x, n in zip(one_term(age, cap), (3, 1), strict=True)]]
-     for age in AGES],
-)  # fmt: skip
+aged = [[age, *(f"{x:.{n}f}" for cap in ("no cap", "2") for x, n in zip(one_term(age, cap), (3, 1), strict=True))]
+        for age in AGES]  # fmt: skip
+table(["updates since it was drawn", "bias, no cap", "variance, no cap", "bias, cap 2", "variance, cap 2"], aged)
 say(f"A fresh term has variance {V_FRESH:.1f} and no bias.")
 
 # %%
-assert one_term(0, "no cap")[0] < TIGHT
+assert one_term(0, "no cap")[0] < TIGHT and round(V_FRESH, 1) == 25.2
 assert all(one_term(age, "no cap")[0] < TIGHT for age in AGES)  # S2: the full product is unbiased
-assert [round(one_term(age, "no cap")[1], 1) for age in (0, 1, 8)] == [25.2, 26.3, 65.0]
-assert [[round(x, 3) for x in one_term(age, "2")] for age in (6, 8)] == [[0.09, 41.57], [0.574, 39.142]]
+assert says(aged, [1, 0, 26.3, 0, 26.3], [2, 0, 27.9, 0, 27.9], [4, 0, 33.4, 0, 33.4], [6, 0, 44.5, 0.090, 41.6],
+            [8, 0, 65.0, 0.574, 39.1])  # fmt: skip
+for age in range(UPDATES + 1):  # the 16 responses once more, without the library
+    for cap, limit in zip(CAPS, (float("inf"), 1.75, 2.0, 3.0), strict=True):
+        plain = plain_panels.bias_and_variance(pi.table.exp(), steps_behind(checkpoints, age).table.exp(), 3, limit)
+        assert all(abs(x - y) < 1e-9 for x, y in zip(one_term(age, cap), plain, strict=True))
 
 # %% [markdown]
 # **Is the formula the error?** Two fresh and two replayed responses: every batch of four, with its probability.
@@ -165,14 +169,11 @@ def draw_mixing(age, cap, cost, budget):
     best = optimal_replay_share(**problem)
     error = mse_at_budget(sources(**{k: v for k, v in problem.items() if k != "budget"}), budget)
     picture = mixing_panels.error_and_share(
-        (SHARES, [(a * problem["bias"]) ** 2 for a in SHARES], [error.at(a) for a in SHARES]),
-        (best.share, best.mse),
-        (FINE, [optimal_replay_share(**{**problem, "budget": c}).share for c in FINE]),
-        budget,
+        SHARES, error, problem, best, (FINE, [optimal_replay_share(**{**problem, "budget": c}).share for c in FINE]),
         (f"{REGIMES[best.regime]}: a = {best.share:.3f}",
          f"b = {problem['bias']:.3f}, $v_r/v_f$ = {problem['v_replay'] / V_FRESH:.2f}, $c_r$ = {cost:g}"),
     )  # fmt: skip
-    prices = ", ".join(f"multiplier of {k}: {v:.3g}" for k, v in best.multipliers.items() if v) or "all multipliers 0"
+    prices = ", ".join(f"multiplier of {k}: {v:.3g}" for k, v in best.multipliers.items() if v) or "no constraint binds"
     ends = f"error {best.mse:.3f}; without replay {error.at(0):.3f}, with nothing else {error.at(1):.3f}"
     return picture, f"best share <b>{best.share:.4f}</b> ({best.regime}; {prices}); {ends}"
 
@@ -196,8 +197,10 @@ for age in AGES:
         assert all(b.share <= a.share + TIGHT for a, b in pairwise(ladder))  # richer: less replay
         for c in BUDGETS:  # K4: without a cap there is no bias, and no mixture
             assert optimal_replay_share(**mix(age, "no cap", cost, c)).share in (0.0, 1.0)
-shown = optimal_replay_share(**mix(8, "1.75", 0.4, 32.0))
-assert shown.regime == "interior" and [round(x, 3) for x in (shown.share, shown.mse)] == [0.471, 0.722]
+for at in settings(knobs):
+    b, v = one_term(at["age"], at["cap"])
+    assert says(told(knobs, **at), mixing_panels.mixing_by_hand(V_FRESH, v, b, at["cost"], at["budget"]))
+assert optimal_replay_share(**mix(8, "1.75", 0.4, 32.0)).regime == "interior"  # where the control starts
 
 # %% [markdown]
 # ## Your prediction
@@ -242,17 +245,18 @@ CASES = {
     "a ceiling of 0.8": optimal_replay_share(**UNIT, v_replay=4, cost_replay=0.5, bias=0, budget=10, cost_cap=0.8),
     "4 responses, a ceiling of 0.75 (K2)": replay_share_at_size(**FIXED, cost_cap=0.75),
 }
-table(
-    ["what asks for a mixture", "best share", "regime", "multipliers that are not 0"],
-    [[name, f"{best.share:.4f}", best.regime, ", ".join(f"{k}: {v:.4f}" for k, v in best.multipliers.items() if v) or "-"]
-     for name, best in CASES.items()],
-)  # fmt: skip
+asked = [
+    [f"{best.share:.4f}", best.regime, ", ".join(f"{k}: {v:.4f}" for k, v in best.multipliers.items() if v) or "-"]
+    for best in CASES.values()
+]
+table(["what asks for a mixture", "best share", "regime", "multipliers that are not 0"],
+      [[name, *row] for name, row in zip(CASES, asked, strict=True)])  # fmt: skip
 
 # %%
 found = list(CASES.values())
 assert [best.regime for best in found] == ["none", "interior", "pool_bound", "cost_bound", "cost_bound"]
 assert all(abs(best.share - a) < TIGHT for best, a in zip(found, (0, 4 / 13, 6 / 14.5, 0.4, 0.5), strict=True))
-assert [round(max(best.multipliers.values()), 4) for best in found] == [0.3333, 0, 0.0027, 0.26, 1]
+assert says(asked, [0, 1 / 3], 4 / 13, [6 / 14.5, 0.0027], [0.4, 0.26], [0.5, 1])
 loosened = [replay_share_at_size(**FIXED, cost_cap=0.75 + d).mse for d in (-1e-3, 1e-3)]
 assert abs((loosened[0] - loosened[1]) / 2e-3 - 1) < 1e-9  # a multiplier is a price
 
@@ -269,8 +273,9 @@ FRONTS = {
     "fixed budget": pareto_front(v_fresh=1, v_replay=4, cost_fresh=1, cost_replay=0.5, bias=0.1, budget=10),
 }
 SWEEP = [0.05 * k for k in range(61)]
-swept = {name: sorted({a for w in SWEEP for a in front.weighted_sum(w)}) for name, front in FRONTS.items()}
-show(mixing_panels.fronts(FRONTS, swept, ("fixed budget", 0.5)))
+swept = {name: sorted({round(a, 9) for w in SWEEP for a in front.weighted_sum(w)}) for name, front in FRONTS.items()}
+fronts = mixing_panels.fronts(FRONTS, swept, ("fixed budget", 0.5))
+show(fronts)
 tall = FRONTS["fixed budget"]
 start, stop, middle = tall.pieces[0].low, tall.pieces[0].high, tall.at_cost(0.75)
 say(
@@ -279,9 +284,10 @@ say(
 )
 
 # %%
-assert swept["fixed budget"] == [0.0, 1.0] and len(swept["fixed number of responses"]) > 15
+assert swept["fixed budget"] == [0.0, 1.0] and says(fronts.words, 21, 2, 0.035)
+assert all(abs(a - k / 20) < 1e-8 for k, a in enumerate(swept["fixed number of responses"]))  # a = w - 0.6, clipped
 assert tall.optimal(0.5) and not tall.is_supported(0.5) and abs(tall.gap(0.5) - 0.035) < TIGHT
-assert abs(middle - 0.5) < TIGHT and round(stop, 3) == 0.786 and not tall.optimal(0.9)
+assert abs(middle - 0.5) < TIGHT and start == 0 and round(stop, 3) == 0.786 and not tall.optimal(0.9)
 assert all(FRONTS["fixed number of responses"].gap(a) == 0 for a in swept["fixed number of responses"])
 
 # %% [markdown]
@@ -309,14 +315,9 @@ def draw_aging(name, growth, start):
     path = [start]
     for _ in range(ROUNDS):
         path.append(response(case, path[-1]))
-    pieces = []
-    for left, right in pairwise([0.0, *found.jumps, 1.0]):
-        xs = [left + 1e-9 + (right - left - 2e-9) * k / POINTS for k in range(POINTS + 1)]
-        pieces.append((xs, [response(case, x) for x in xs]))
     moving = f"settles at {path[-1]:.3f}" if abs(path[-1] - path[-2]) < 1e-6 else "never settles"
-    many = {0: "no equilibrium", 1: "one equilibrium"}.get(len(found.shares), f"{len(found.shares)} equilibria")
     title = f"set again and again from {start:g}: {moving}"
-    picture = mixing_panels.equilibria(pieces, found.shares, path[:31], (many, title))
+    picture = mixing_panels.equilibria(partial(response, case), found, path[:31], POINTS, title)
     shares = ", ".join(f"{a:.4f}" for a in found.shares) or "none"
     sure = [("" if yes else "not ") + "guaranteed" for yes in (found.existence_guaranteed, found.uniqueness_guaranteed)]
     return picture, f"equilibria: <b>{shares}</b> (existence {sure[0]}, uniqueness {sure[1]}); from {start:g}: {moving}"
@@ -338,6 +339,9 @@ for name in AGING:
     assert all(abs(response(case, a) - a) < 1e-9 for a in equilibria.shares)  # and K5 promises some:
     assert not equilibria.existence_guaranteed or equilibria.shares
     assert settled(name, 0.0)[1].verdict == "one"  # nothing ages: K1
+for at in settings(aging):
+    case = settled(at["name"], at["growth"])[0]
+    assert says(told(aging, **at), mixing_panels.aging_by_hand(case, case.growth, at["start"], ROUNDS))
 
 # %% [markdown]
 # **Who leaves the buffer matters.** A buffer of 16 responses, two of them stored per step: first in, first out keeps ages
@@ -347,25 +351,21 @@ for name in AGING:
 # %%
 ages = {who: age_law(who, 16, 2, 4000) for who in ("fifo", "random")}
 mean_age = {who: float((law * torch.arange(1, 4001)).sum()) for who, law in ages.items()}
-run = float(sum(p * one_term(age, "no cap")[1] for age, p in enumerate(ages["fifo"][:UPDATES].tolist(), 1)))
-table(
-    ["who leaves", "mean age", "oldest", *[f"mean of {g:g}^age" for g in (1.05, 1.1, 1.15)]],
-    [
-        [who, f"{mean_age[who]:.2f}", int((ages[who] > 0).sum()) if who == "fifo" else "-",
-         *[f"{mean_growth(who, 16, 2, g):.2f}" for g in (1.05, 1.1, 1.15)]]
-        for who in ages
-    ],
-)  # fmt: skip
-wider = run / V_FRESH
-say(
-    f"In the run above, first in, first out and no cap: a replayed term varies {wider:.2f} times as much as a fresh one."
-)
+wider = sum(p * one_term(age, "no cap")[1] / V_FRESH for age, p in enumerate(ages["fifo"][:UPDATES].tolist(), 1))
+GROWTHS = (1.05, 1.1, 1.15)
+buffers = [
+    [who, f"{mean_age[who]:.2f}", int((ages[who] > 0).sum()) if who == "fifo" else "-",
+     *[f"{mean_growth(who, 16, 2, g):.2f}" for g in GROWTHS]]
+    for who in ages
+]  # fmt: skip
+table(["who leaves", "mean age", "oldest", *[f"mean of {g:g}^age" for g in GROWTHS]], buffers)
+say(f"In the run above, first in, first out, no cap: a replayed term varies {wider:.2f} times as much as a fresh one.")
 
 # %%
 assert abs(mean_age["fifo"] - 4.5) < TIGHT and abs(mean_age["random"] - 1 / (1 - (15 / 16) ** 2)) < 1e-9
-assert [round(mean_growth("fifo", 16, 2, g), 2) for g in (1.05, 1.1, 1.15)] == [1.25, 1.57, 1.97]
-assert [round(mean_growth("random", 16, 2, g), 2) for g in (1.05, 1.1, 1.15)] == [1.65, 4.01, float("inf")]
-assert round(wider, 2) == 1.58 and int((ages["fifo"] > 0).sum()) == 8
+assert says(buffers, [4.5, 8, 1.25, 1.57, 1.97], [8.26, 1.65, 4.01, float("inf")])
+assert all(abs(mean_growth("fifo", 16, 2, g) - sum(g**k for k in range(1, 9)) / 8) < TIGHT for g in GROWTHS)
+assert round(wider, 2) == 1.58
 
 # %% [markdown]
 # ## Decided, not believed
@@ -380,13 +380,12 @@ assert round(wider, 2) == 1.58 and int((ages["fifo"] > 0).sum()) == 8
 # %%
 mutants = [("K4", "bias_allowed"), ("K3", "gap_zero_at_a_budget"), ("K5", "existence_without_convexity")]
 broken = {name: break_mutant(theorem, name) for theorem, name in mutants[: 1 if fast() else None]}
-table(
-    ["claim", "verdict", "off by"],
-    [[name, "refuted" if m.killed else "survived", f"{m.margin:.3f}"] for name, m in broken.items()],
-)
+table(["claim", "verdict", "off by"],
+      [[name, "refuted" if m.killed else "survived", f"{m.margin:.3f}"] for name, m in broken.items()])  # fmt: skip
 
 # %%
 assert all(m.killed for m in broken.values())
+assert [round(m.margin, 3) for m in broken.values()] == [0.077, 1.0, 1.0][: len(broken)]
 
 # %% [markdown]
 # ## Take away

@@ -1,12 +1,17 @@
-"""Figures of the notebook on second moments: they draw the numbers they are given."""
+"""Figures of the notebook on second moments, which draw the numbers they are given, and those numbers in plain Python.
+
+The functions `..._by_hand` use no library: counts of ones are exact integers, moments of two tokens a line of arithmetic.
+"""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from math import log10
+from itertools import combinations_with_replacement
+from math import comb, exp, factorial, log, log10, prod
 from typing import Any
 
-from classroom import png
+from checked_panels import Picture, picture
 from torch import Tensor, cat
 
 from figures.style import COLORS, drawing
@@ -26,7 +31,7 @@ def growth(
     curves: Mapping[str, Sequence[float]],
     at: tuple[float, Mapping[str, float]],
     shares: Sequence[float],
-) -> bytes:
+) -> Picture:
     """Draw the three products against how wrong the sampler is, and where sampler, target and tilted law put the history.
 
     Parameters
@@ -57,7 +62,7 @@ def growth(
         bars.invert_yaxis()
         bars.set(xlim=(0, 1), xlabel="share of histories with token 1", title="whose histories count")
         figure.legend(*ax.get_legend_handles_labels(), loc="outside lower center", ncols=3)
-        return png(figure)
+        return picture(figure)
 
 
 def collapse(
@@ -68,7 +73,7 @@ def collapse(
     weights: Tensor,
     laws: tuple[Tensor, Tensor],
     titles: tuple[str, str],
-) -> bytes:
+) -> Picture:
     """Draw growth and collapse against the length; at the marked length, what is drawn and what the mean is made of.
 
     Parameters
@@ -111,4 +116,75 @@ def collapse(
         )
         figure.legend(*ax.get_legend_handles_labels(), loc="outside lower left", ncols=1)
         figure.legend(*hump.get_legend_handles_labels(), loc="outside lower right", ncols=1)
-        return png(figure)
+        return picture(figure)
+
+
+# ------------------------------------------------------------------------------------------------ in plain Python
+def products_by_hand(goes: float, late: float) -> dict[str, float]:
+    """Moments of the two tokens, in closed form.
+
+    The first token is a fair coin against `goes`: its ratio has second moment 2 (goes^2 + (1 - goes)^2). After token 1 the
+    target draws 1 with probability 0.1 and the sampler with `late`; after token 0 they agree.
+    """
+    first, after = 2 * (goes**2 + (1 - goes) ** 2), 0.1**2 / late + 0.9**2 / (1 - late)
+    tilted = goes**2 / (goes**2 + (1 - goes) ** 2)
+    later = tilted * after + 1 - tilted
+    return {
+        "first": first, "after": after, "tilted": tilted, "later": later, "second": first * later,
+        "average": first * (1 + after) / 2, "largest": first * max(1.0, after),
+    }  # fmt: skip
+
+
+def growth_by_hand(goes: float, late: float) -> list[float]:
+    """Numbers that `growth` and the sentence below it print, in order."""
+    m = products_by_hand(goes, late)
+    off = m["average"] / m["second"] - 1
+    title = [off] if abs(off) > 1e-12 else []
+    legend = [m["largest"], m["second"], m["average"]]
+    return [*title, 0.5, goes, m["tilted"], *legend, m["second"], m["first"], m["later"], m["average"], m["largest"]]
+
+
+def coin_by_hand(p: float, length: int) -> tuple[list[int], list[float]]:
+    """Number of responses with 0, 1, ... ones, of 2^length, and the weight of one of each: (2p)^ones (2 - 2p)^rest."""
+    ways = [comb(length, ones) for ones in range(length + 1)]
+    return ways, [exp(ones * log(2 * p) + (length - ones) * log(2 - 2 * p)) for ones in range(length + 1)]
+
+
+def collapse_by_hand(p: float, length: int, cap: float) -> list[float]:
+    """Numbers that `collapse` and the sentence below it print, in order; p > 1/2, so more ones weigh more."""
+    ways, weights = coin_by_hand(p, length)
+    total, ones = 2**length, range(length + 1)
+    drawn = [count / total for count in ways]
+    least = _from_the_top(ways)  # responses with at least so many ones
+    second = (2 * (p**2 + (1 - p) ** 2)) ** length
+    left = sum(q * min(w, cap) for q, w in zip(drawn, weights, strict=True))
+    median = weights[next(k for k in ones if 2 * (total - least[k] + ways[k]) >= total)]
+    rare = weights[max(k for k in ones if 1000 * least[k] >= total)]
+    under_target = _from_the_top([q * w for q, w in zip(drawn, weights, strict=True)])
+    half = least[max(k for k in ones if under_target[k] >= 0.5)] / total
+    legend = [second, rare, cap, left, median, cap]
+    return [length, median, half, *legend, length, second, left, median, rare, half]
+
+
+def _from_the_top(values: Sequence[Any]) -> list[Any]:
+    """Sum of each entry and all after it."""
+    sums, so_far = [], 0
+    for value in reversed(values):
+        so_far += value
+        sums.append(so_far)
+    return sums[::-1]
+
+
+def kish_by_hand(p: float, length: int, cap: float) -> list[float]:
+    """Row of the last table: tokens, 4 / d2, average ESS of four weights and of four capped ones, mean of a capped one."""
+    ways, weights = coin_by_hand(p, length)
+    drawn, capped = [count / 2**length for count in ways], [min(w, cap) for w in weights]
+    sums = {"raw": 0.0, "capped": 0.0}
+    for four in combinations_with_replacement(range(length + 1), 4):
+        orders = factorial(4) // prod(factorial(count) for count in Counter(four).values())
+        chance = orders * prod(drawn[k] for k in four)
+        for name, values in (("raw", weights), ("capped", capped)):
+            w = [values[k] for k in four]
+            sums[name] += chance * sum(w) ** 2 / sum(x * x for x in w)
+    mean = sum(q * w for q, w in zip(drawn, capped, strict=True))
+    return [length, 4 / (2 * (p**2 + (1 - p) ** 2)) ** length, sums["raw"], sums["capped"], mean]

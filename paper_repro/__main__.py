@@ -1,4 +1,4 @@
-"""`python -m paper_repro`: the papers' claims and the verdicts on them."""
+"""`python -m paper_repro`: the papers' claims and the verdicts on them, their tables and figures beside ours."""
 
 from __future__ import annotations
 
@@ -39,6 +39,53 @@ def list_claims(
             print("    decided by: " + ", ".join(f"{name} {verdict_word(found.get(name))}" for name in claim.theorems))
         if claim.note:
             print(f"    note: {claim.note}")
+    from paper_repro.studies import STUDIES
+
+    print("Tables and figures (`run NAME --scale SCALE`):")
+    for study in STUDIES.values():
+        print(f"{study.name:12} {study.title} [{', '.join(study.scales)}]")
+
+
+@app.command("run")
+def run(
+    names: Annotated[list[str], typer.Argument(help="Tables and figures, as `list` prints them; all for every one.")],
+    scale: Annotated[str, typer.Option(help="tiny (models made on the spot) or real (recorded small model).")],
+    smoke: Annotated[bool, typer.Option("--smoke", help="Less of everything, to see that it runs.")] = False,
+    out: Annotated[Path, typer.Option(help="Folder for records/ and tables/.")] = Path("out"),
+) -> None:
+    """Compute tables or figures and print the paper beside ours."""
+    from paper_repro.run import run_study
+    from paper_repro.studies import STUDIES, find_study
+
+    wanted = [s.name for s in STUDIES.values() if scale in s.scales] if names == ["all"] else names
+    for name in wanted:
+        find_study(name)
+    for name in wanted:
+        done = run_study(name, scale, out, smoke=smoke)
+        print(done.text)
+        print("wrote " + ", ".join(map(str, done.files)))
+
+
+@app.command("tables")
+def tables(out: Annotated[Path, typer.Option(help="Folder with records/.")] = Path("out")) -> None:
+    """Write the tables of every record again, and print one line per table and figure."""
+    from paper_repro.tables import tables_from_records
+
+    print("\n".join(tables_from_records(out)))
+
+
+@app.command("measure")
+def measure(
+    out: Annotated[Path, typer.Option(help="Folder for the two parquet files.")] = Path("out/results"),
+    work: Annotated[Path, typer.Option(help="Folder for finished parts.")] = Path("out/real_mismatch"),
+    seed: Annotated[int, typer.Option(help="Seed of operands and tokens.")] = 0,
+    smoke: Annotated[bool, typer.Option("--smoke", help="Two small parts.")] = False,
+) -> None:
+    """Measure the real model's mismatch again (`make real` first; minutes; goes on where it was interrupted)."""
+    from paper_repro.measure import measure_and_write
+
+    for path in measure_and_write(out, work, seed=seed, smoke=smoke):
+        print(f"wrote {path}")
 
 
 def main() -> int:

@@ -75,6 +75,57 @@ def rules(
 
 
 @app.command()
+def noise(json: Json = None) -> None:
+    """Print how the calibrated engine noise fits what was reported.
+
+    Two laws of the noise on logits, of a dense model and of a mixture of experts, against a paper's tables: reported,
+    made, relative error, and what cannot be fitted.
+    """
+    from testbed.diagnosis.noise_fit import noise_fit
+    from testbed.diagnosis.sections import print_sections
+
+    sections, record = noise_fit()
+    _write(json, record, None)
+    print_sections(sections)
+
+
+@app.command()
+def pretrain(
+    out: Annotated[Path | None, typer.Option(metavar="PATH", help="Write the weights here (.npz).")] = None,
+    experts: Annotated[int, typer.Option(metavar="N", help="Experts per layer, e.g. 8; 0 is dense.")] = 0,
+    max_operand: Annotated[int, typer.Option(metavar="N", help="Operands run over 0..N.")] = 99,
+    steps: Annotated[int | None, typer.Option(metavar="N", help="Updates.")] = None,
+    batch: Annotated[int | None, typer.Option(metavar="N", help="Problems per update.")] = None,
+    rate: Annotated[float | None, typer.Option(metavar="X", help="Peak learning rate.")] = None,
+    schedule: Annotated[str, typer.Option(metavar="NAME", help="cosine or constant, after the warm-up.")] = "cosine",
+    seed: Annotated[int, typer.Option(help="Seed of the first weights and of the order of problems.")] = 0,
+    threads: Annotated[int | None, typer.Option(metavar="N", min=1, help="CPU threads; else as many as cores.")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on from the checkpoint beside --out.")] = False,
+    json: Json = None,
+) -> None:
+    """Warm-start a small transformer on addition.
+
+    Learns the shortest right answers to "a+b=" by maximum likelihood and prints the share of held-out problems that it
+    answers exactly when decoded greedily. Ctrl-C ends the step under way and leaves a checkpoint beside --out.
+    """
+    import torch
+
+    from testbed.core.records import require_writable
+    from testbed.environments.arithmetic import ArithmeticTask
+    from testbed.training.pretrain import pretrain as warm_start
+    from testbed.training.supervised import recipe_for
+
+    if json is not None:
+        require_writable(json)
+    if threads is not None:
+        torch.set_num_threads(threads)
+    recipe = recipe_for(steps=steps, batch=batch, rate=rate, schedule=schedule)
+    done = warm_start(ArithmeticTask(max_operand), recipe, experts=experts, seed=seed, out=out, resume=resume)
+    _write(json, done.record(), seed)
+    typer.echo("\n".join(done.lines()))
+
+
+@app.command()
 def sample() -> None:
     """Print the path of the bundled rollouts.
 

@@ -81,7 +81,8 @@ def check_steps(derivation: Derivation, seed: int = 0) -> str:
     rng = random.Random(seed)
     points = [dict(derivation.point(rng)) for _ in range(POINTS)]
     for chain in derivation.chains:
-        symbols = sorted({s for step in chain for e in step.flat() for s in e.free_symbols}, key=str)
+        found = {s for step in chain for e in step.flat() for s in e.free_symbols}
+        symbols = sorted((s for s in found if isinstance(s, sp.Symbol)), key=str)  # an array goes by its label
         flat = [step.flat() for step in chain]
         for point in points:
             missing = [s for s in symbols if s not in point]

@@ -1,11 +1,13 @@
 """Evaluate expressions by walking them: exactly at rational points, or in float64 at an instance's numbers.
 
 Compiling an expression that is evaluated a handful of times costs far more than evaluating it, so nothing is compiled here
-unless it holds a function this file does not know. Common subexpressions are evaluated once.
+unless it holds a function this file does not know. Common subexpressions are evaluated once. Sums over an index with integer
+bounds, of arrays such as `sp.IndexedBase("p")[y]`, are carried out: an array is given under the symbol that names it.
 """
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
@@ -17,6 +19,8 @@ from scipy import special
 
 FUNCTIONS: dict[Any, Any] = {
     sp.exp: np.exp, sp.log: np.log, sp.Abs: np.abs, sp.erf: special.erf, sp.erfc: special.erfc, sp.tanh: np.tanh,
+    sp.Min: lambda *values: functools.reduce(np.minimum, values), sp.Heaviside: np.heaviside,
+    sp.Max: lambda *values: functools.reduce(np.maximum, values),
 }  # fmt: skip
 
 
@@ -28,12 +32,17 @@ def exact_values(exprs: Sequence[sp.Expr], point: Mapping[sp.Symbol, Any]) -> li
     >>> x = sp.Symbol("x")
     >>> exact_values([x / 3 + sp.Rational(1, 6), sp.sqrt(x)], {x: sp.Rational(1, 2)})
     [Fraction(1, 3), sqrt(2)/2]
+    >>> p, y, n = sp.IndexedBase("p"), sp.Symbol("y"), sp.Symbol("n")
+    >>> exact_values([sp.Sum(y * p[y], (y, 0, n - 1))], {n: 3, p.label: [sp.Rational(1, 2), 5, sp.Rational(1, 3)]})
+    [Fraction(17, 3)]
     """
     known: dict[sp.Basic, Any] = {s: _fraction(v) for s, v in point.items()}
     return [_exact(e, known) for e in exprs]
 
 
 def _fraction(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_fraction(v) for v in value]
     number = sp.sympify(value)
     return Fraction(int(number.p), int(number.q)) if number.is_Rational else number
 
@@ -46,6 +55,15 @@ def _exact(expr: sp.Basic, known: dict[sp.Basic, Any]) -> Any:
         result: Any = Fraction(int(expr.p), int(expr.q))  # type: ignore[attr-defined]
     elif not expr.args:
         result = expr
+    elif isinstance(expr, sp.Sum):
+        index, low, high = expr.limits[-1]  # the outermost
+        term = expr.func(expr.function, *expr.limits[:-1]) if len(expr.limits) > 1 else expr.function
+        values = range(int(_exact(low, known)), int(_exact(high, known)) + 1)
+        result = sum((_exact(term.xreplace({index: sp.Integer(k)}), known) for k in values), Fraction(0))
+    elif isinstance(expr, sp.Indexed):
+        result = known[expr.base.label]
+        for i in expr.indices:
+            result = result[int(_exact(i, known))]
     else:
         parts = [_exact(a, known) for a in expr.args]
         rational = all(isinstance(p, Fraction) for p in parts)
@@ -84,6 +102,12 @@ def _float(expr: sp.Basic, known: dict[sp.Basic, Any]) -> Any:
         return found
     if expr.is_number:
         result: Any = float(expr)  # type: ignore[arg-type]
+    elif isinstance(expr, sp.Sum):
+        result = _float_sum(expr, known)
+    elif isinstance(expr, sp.Indexed):
+        at = tuple(np.asarray(_float(i, known)).astype(np.int64) for i in expr.indices)
+        result = np.asarray(known[expr.base.label])[at]
+        result = float(result) if np.ndim(result) == 0 else result
     elif expr.is_Add or expr.is_Mul or expr.is_Pow or type(expr) in FUNCTIONS:
         parts = [_float(a, known) for a in expr.args]
         if expr.is_Add:
@@ -105,3 +129,21 @@ def _float(expr: sp.Basic, known: dict[sp.Basic, Any]) -> Any:
         result = compiled(*[known[s] for s in symbols])
     known[expr] = result
     return result
+
+
+def _float_sum(expr: sp.Sum, known: dict[sp.Basic, Any]) -> Any:
+    """Sum with one leading axis per index, the outermost index first, before the axes of arrays that symbols stand for."""
+    bases = {i.base.label for i in expr.atoms(sp.Indexed)}
+    depth = max(
+        (np.ndim(known[s]) for s in expr.free_symbols if isinstance(s, sp.Symbol) and s not in bases), default=0
+    )
+    inner = dict(known)  # what holds an index must not be found again outside of the sum
+    shape: tuple[int, ...] = ()
+    for index, low, high in reversed(expr.limits):
+        terms = np.arange(int(_float(low, known)), int(_float(high, known)) + 1, dtype=np.float64)
+        inner[index] = terms.reshape(-1, *[1] * depth)
+        shape, depth = (len(terms), *shape), depth + 1
+    values = np.asarray(_float(expr.function, inner))
+    values = np.broadcast_to(values, np.broadcast_shapes(values.shape, (*shape, *[1] * (depth - len(shape)))))
+    total = values.sum(axis=tuple(range(len(shape))))
+    return float(total) if total.ndim == 0 else total

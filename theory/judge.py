@@ -123,8 +123,12 @@ def judge_derivation(theorem: Theorem, instances: Sequence[Any], measured: Seque
     checked: dict[int, Evaluator] = {}
     kept: list[Any] = []  # keep derivations alive so that their ids stay distinct
     steps, gap = 0, 0.0
+    silent: list[str] = []
     for instance, quantities in zip(instances, measured, strict=True):
         derivation = theorem.derive(instance)
+        if not derivation.steps:
+            problem = f"{instance.name}: nothing is derived"
+            return DerivationResult(holds=False, steps=steps, points=POINTS, gap=gap, problem=problem)
         if id(derivation) not in checked:
             kept.append(derivation)
             problem = check_steps(derivation)
@@ -134,7 +138,10 @@ def judge_derivation(theorem: Theorem, instances: Sequence[Any], measured: Seque
                 )
             checked[id(derivation)] = Evaluator(derivation)
             steps = max(steps, len(derivation.steps))
-        for name, values in checked[id(derivation)](instance):
+        evaluated = checked[id(derivation)](instance)
+        if not any(name in quantities for name, _ in evaluated):
+            silent.append(instance.name)
+        for name, values in evaluated:
             if name not in quantities:
                 continue
             claim = Claim(
@@ -151,11 +158,10 @@ def judge_derivation(theorem: Theorem, instances: Sequence[Any], measured: Seque
             if wrong > claim.tolerance:
                 problem = f"{instance.name}: {name} is {lhs:.12g} in the library and {rhs:.12g} as derived"
                 return DerivationResult(holds=False, steps=steps, points=POINTS, gap=gap, problem=problem)
-    if steps == 0 or not any(e.named for e in checked.values()):
-        return DerivationResult(
-            holds=False, steps=steps, points=POINTS, gap=gap, problem="no derived quantity was compared"
-        )
-    return DerivationResult(holds=True, steps=steps, points=POINTS, gap=gap)
+    problem = "no derived quantity was compared" if len(silent) == len(instances) else ""
+    return DerivationResult(
+        holds=not problem, steps=steps, points=POINTS, gap=gap, problem=problem, silent=tuple(silent)
+    )
 
 
 def noticed(theorem: Theorem) -> str:

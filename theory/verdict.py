@@ -39,13 +39,17 @@ class MutantResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DerivationResult:
-    """Whether each step follows from the one before and the expressions match the library."""
+    """Whether each step follows from the one before and the expressions match the library.
+
+    `silent` are instances at which the library gives none of the quantities that the steps name.
+    """
 
     holds: bool
     steps: int
     points: int
     gap: float
     problem: str = ""
+    silent: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,24 +17,12 @@ from torch import Tensor
 
 from testbed.core.batch_checks import clean_log_prob, first_index, low_precision_grid
 from testbed.core.errors import InputError, MissingField
+from testbed.core.next_token import NextTokenLaws, clean_laws, stacked
 from testbed.core.shapes import require_shape
 
 LOG_PROBS = ("logp_target", "logp_behavior", "logp_proximal")
+REPAIRED = (*LOG_PROBS, "next_token.logp_target", "next_token.logp_behavior")  # fields that facts are kept about
 _TOKEN_FIELDS = ("tokens", "segment", *LOG_PROBS, "version", "engine", "token_reward", "action_value")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NextTokenLaws:
-    """The head of the next-token laws at each position: the top k ids and the mass of everything else.
-
-    Shapes: ids and log-probs [B, T, k]; remaining mass [B, T], dimensionless.
-    """
-
-    ids: Int64[Tensor, "B T k"]
-    logp_target: Float[Tensor, "B T k"]
-    logp_behavior: Float[Tensor, "B T k"]
-    remaining_target: Float[Tensor, "B T"]
-    remaining_behavior: Float[Tensor, "B T"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +101,11 @@ class SegmentedBatch:
             else:
                 value = self._clean(name, value)
             object.__setattr__(self, name, value)
+        if self.next_token is not None:
+            laws, counts, coarse = clean_laws(self.next_token, self.mask)
+            object.__setattr__(self, "next_token", laws)
+            clipped.update(counts)
+            grids.update(coarse)
         for name in ("reward", "group"):
             require_shape(name, getattr(self, name), shape[:1])
         object.__setattr__(self, "group", _whole_numbers("group", self.group))
@@ -190,7 +183,7 @@ class SegmentedBatch:
         """Largest segment label plus one (0 for an all-masked batch); labels without tokens are empty segments."""
         return int(self.segment.max()) + 1 if self.segment.numel() else 0
 
-    def require(self, name: str, rule: str) -> Tensor:
+    def require(self, name: str, rule: str) -> Any:
         """Return an optional field, or raise MissingField naming the rule that needs it."""
         value = getattr(self, name)
         if value is None:
@@ -203,7 +196,8 @@ class SegmentedBatch:
 
     def replaced(self, **changes: Any) -> SegmentedBatch:
         """Return a batch with some fields replaced (checked again); what was repaired in the others stays on record."""
-        return replace(self, **changes)._remembering([self], [n for n in LOG_PROBS if n not in changes])
+        kept = [name for name in REPAIRED if name.split(".")[0] not in changes]
+        return replace(self, **changes)._remembering([self], kept)
 
     def _remembering(self, sources: Sequence[SegmentedBatch], names: Sequence[str]) -> SegmentedBatch:
         """Add to the facts what was noticed about these fields when the sources were made: a repair is not seen twice."""
@@ -231,16 +225,14 @@ class SegmentedBatch:
                 f"`rows` must lie in 0..{self.batch_size - 1}", found=f"{int(index.min())}..{int(index.max())}"
             )
         picked = {f.name: value[index] for f in fields(self) if isinstance(value := getattr(self, f.name), Tensor)}
-        laws = self.next_token
-        if laws is not None:
-            laws = NextTokenLaws(**{f.name: getattr(laws, f.name)[index] for f in fields(laws)})
-        return replace(self, **picked, next_token=laws)._remembering([self], LOG_PROBS)
+        laws = None if self.next_token is None else self.next_token.select(index)
+        return replace(self, **picked, next_token=laws)._remembering([self], REPAIRED)
 
     @staticmethod
     def concatenated(batches: Sequence[SegmentedBatch]) -> SegmentedBatch:
         """Stack batches of one horizon row by row; optional fields are kept only if every batch has them.
 
-        Next-token laws are not carried (their k may differ).
+        Next-token laws of different widths get unused slots.
         """
         if not batches:
             raise InputError("there must be a batch to concatenate", found="none")
@@ -252,9 +244,11 @@ class SegmentedBatch:
             values = [getattr(b, f.name) for b in batches]
             if all(isinstance(v, Tensor) for v in values):
                 merged[f.name] = torch.cat(values)
-        return SegmentedBatch(**merged, strict=first.strict)._remembering(
-            batches, [n for n in LOG_PROBS if n in merged]
-        )
+        laws = [b.next_token for b in batches if b.next_token is not None]
+        if len(laws) == len(batches):
+            merged["next_token"] = stacked(laws)
+        kept = [name for name in REPAIRED if name.split(".")[0] in merged]
+        return SegmentedBatch(**merged, strict=first.strict)._remembering(batches, kept)
 
 
 def _whole_numbers(name: str, value: Tensor) -> Tensor:

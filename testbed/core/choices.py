@@ -32,8 +32,8 @@ class Chooser(Protocol):
 def checked(probs: Float[Tensor, "B V"]) -> Float[Tensor, "B V"]:
     """Return the probabilities in float64, or raise InputError if a row is not a law (tolerance 1e-6 on its sum)."""
     p = probs.double()
-    if p.numel() and (
-        not bool(torch.isfinite(p).all()) or float(p.min()) < 0 or float((p.sum(-1) - 1).abs().max()) > 1e-6
+    if p.numel() and not (  # a NaN or an infinity fails the comparison with the sum
+        float(p.min()) >= 0 and float((p.sum(-1) - 1).abs().max()) <= 1e-6
     ):
         raise InputError(
             "each row of `probs` must be non-negative and sum to 1",
@@ -50,8 +50,10 @@ def inverse_cdf(p: Float[Tensor, "B V"], u: Float[Tensor, " B"]) -> Int64[Tensor
     """
     total = p.cumsum(-1)
     index = torch.searchsorted(total, (u * total[:, -1])[:, None], right=True)[:, 0]
-    last = p.shape[-1] - 1 - (p > 0).flip(-1).to(torch.uint8).argmax(-1)  # rounding may push u to the very end
-    return torch.minimum(index, last)
+    if index.numel() and int(index.max()) == p.shape[-1]:  # rounding pushed u to the very end
+        last = p.shape[-1] - 1 - (p > 0).flip(-1).to(torch.uint8).argmax(-1)
+        index = torch.minimum(index, last)
+    return index
 
 
 class RandomChooser:

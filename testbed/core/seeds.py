@@ -8,11 +8,47 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
     import numpy as np
     import torch
+
+
+@runtime_checkable
+class HashState(Protocol):
+    """A hash under way, such as `hashlib.sha256` makes."""
+
+    def update(self, data: bytes, /) -> None:
+        """Take in more bytes."""
+        ...
+
+    def digest(self) -> bytes:
+        """Return the hash of the bytes so far."""
+        ...
+
+    def copy(self) -> HashState:
+        """Return one that goes on separately."""
+        ...
+
+
+def seed_of(state: HashState) -> int:
+    """Return the 63-bit integer seed that a hashed address stands for."""
+    return int.from_bytes(state.digest()[:8], "big") >> 1
+
+
+def fed(state: HashState, name: str, *, child: bool = True) -> HashState:
+    """Return the hash of a child's address, or of this address continued by more of its last name.
+
+    Examples
+    --------
+    >>> tree = SeedTree("demo")["rows"]
+    >>> seed_of(fed(fed(tree.hash_state(), "row"), "-3", child=False)) == tree["row-3"].integer()
+    True
+    """
+    longer = state.copy()
+    longer.update(("\x1f" + name if child else name).encode())
+    return longer
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,10 +69,13 @@ class SeedTree:
         """Return the child stream of this name."""
         return SeedTree(self.root, (*self.path, str(name)))
 
+    def hash_state(self) -> HashState:
+        """Return the hash of this address, to be fed the names below it (see `fed`) without hashing the address again."""
+        return hashlib.sha256("\x1f".join([repr(self.root), *self.path]).encode())
+
     def integer(self) -> int:
         """Return a 63-bit integer seed for this address."""
-        address = "\x1f".join([repr(self.root), *self.path]).encode()
-        return int.from_bytes(hashlib.sha256(address).digest()[:8], "big") >> 1
+        return seed_of(self.hash_state())
 
     def numpy_generator(self) -> np.random.Generator:
         """Return a fresh numpy Generator for this address."""

@@ -57,4 +57,4 @@ def gradient_terms(
             "`advantage` must not be NaN on a weighted token", found=f"{int((live & a.isnan()).sum())} NaN"
         )
     coefficient = torch.where(live, value.double() * torch.where(live, a, zero), zero)
-    return pi.score_terms(batch.tokens, coefficient)
+    return pi.at(batch.group).score_terms(batch.tokens, coefficient)

@@ -90,8 +90,8 @@ def _large(count: int) -> str:
     return f"{count:,}" if count < 10**15 else f"about 10^{len(str(count)) - 1}"
 
 
-def enumerate_law(env: Environment, target: Policy, schedule: Schedule | Policy) -> ExactLaw:
-    """Enumerate every response of the sampler with its exact probability.
+def enumerate_law(env: Environment, target: Policy, schedule: Schedule | Policy, group: int = 0) -> ExactLaw:
+    """Enumerate every response of the sampler to one prompt with its exact probability.
 
     P(xi, y) = P(xi) prod_t mu_{S_xi(h_t)}(y_t | h_t)
 
@@ -100,6 +100,7 @@ def enumerate_law(env: Environment, target: Policy, schedule: Schedule | Policy)
     env : Environment        supplies the responses and their rewards (up to 2^20)
     target : Policy          scored on every response, `batch.logp_target`
     schedule : PrefixSchedule, ExogenousSchedule, or a Policy (one segment)
+    group : int              the prompt, in 0..env.n_prompts - 1; policies with prompts are conditioned on it
 
     Returns
     -------
@@ -107,7 +108,7 @@ def enumerate_law(env: Environment, target: Policy, schedule: Schedule | Policy)
 
     Raises
     ------
-    TooLarge, InputError   too many responses; a schedule that breaks its rules; mass that is not 1
+    TooLarge, InputError   too many responses; no such prompt; a schedule that breaks its rules; mass that is not 1
 
     Examples
     --------
@@ -120,23 +121,25 @@ def enumerate_law(env: Environment, target: Policy, schedule: Schedule | Policy)
     if isinstance(schedule, Policy):
         schedule = PrefixSchedule((schedule,), one())
     require_enumerable(env)
+    if not 0 <= group < env.n_prompts:
+        raise InputError(f"`group` must be a prompt in 0..{env.n_prompts - 1}", found=group)
     sizes = {target.vocab_size, env.vocab_size, *(p.vocab_size for _, s in schedule.branches() for p in s.policies)}
     if len(sizes) > 1:
         raise InputError("environment, target and behaviors must share one vocabulary", found=f"sizes {sorted(sizes)}")
     tokens, mask = response_table(env)
     nodes = node_index(tokens, env.vocab_size)
     zero = torch.zeros((), dtype=torch.float64)
+    prompts = torch.full((tokens.shape[0],), group, dtype=torch.int64)
     with torch.no_grad():
-        logp_target = torch.where(mask, target.score(tokens).double(), zero)
+        logp_target = torch.where(mask, target.at(prompts).score(tokens).double(), zero)
     batches, log_probs, branches = [], [], []
     for number, (prob, realized) in enumerate(schedule.branches()):
-        table = realized.log_prob_table(env.vocab_size, env.horizon)
+        table = realized.log_prob_table(env.vocab_size, env.horizon, group)
         segment = realized.segment_table(env.vocab_size, env.horizon)[nodes]
         logp_behavior = torch.where(mask, table[nodes, tokens], zero)
         log_prob = logp_behavior.sum(1) + torch.log(torch.tensor(prob, dtype=torch.float64))
         rows = torch.isfinite(log_prob)
-        group = torch.zeros(int(rows.sum()), dtype=torch.int64)
-        t, m = tokens[rows], mask[rows]
+        t, m, prompt = tokens[rows], mask[rows], prompts[rows]
         batches.append(
             SegmentedBatch(
                 tokens=t,
@@ -144,9 +147,9 @@ def enumerate_law(env: Environment, target: Policy, schedule: Schedule | Policy)
                 segment=segment[rows],
                 logp_target=logp_target[rows],
                 logp_behavior=logp_behavior[rows],
-                reward=env.reward(t, m, group),
-                group=group,
-                token_reward=env.token_reward(t, m, group),
+                reward=env.reward(t, m, prompt),
+                group=prompt,
+                token_reward=env.token_reward(t, m, prompt),
             )
         )
         log_probs.append(log_prob[rows])

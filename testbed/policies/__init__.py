@@ -5,9 +5,10 @@ from testbed._lazy import lazy_exports
 __getattr__, __dir__, __all__ = lazy_exports(
     __name__,
     {
-        "base": ["Policy"],
+        "base": ["Decoder", "Policy"],
         "families": ["logit_noise", "mixture", "steps_behind", "temperature"],
         "markov": ["MarkovPolicy"],
+        "perturbed": ["Perturbed", "perturb"],
         "schedule": [
             "ExogenousSchedule",
             "PrefixSchedule",
@@ -18,6 +19,7 @@ __getattr__, __dir__, __all__ = lazy_exports(
             "one",
         ],
         "tabular": ["TabularPolicy"],
+        "transformer": ["Numerics", "StepwisePolicy", "Transformer", "TransformerConfig", "TransformerPolicy"],
         "truncated": ["Truncated"],
     },
 )

@@ -16,10 +16,11 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 
 from testbed.core.errors import InputError
-from testbed.core.prefix_order import prefixes
 from testbed.core.seeds import SeedTree
-from testbed.policies.base import Policy
+from testbed.policies.base import Decoder, MappedDecoder, Policy
 from testbed.policies.markov import MarkovPolicy
+from testbed.policies.noise.gaussian import Gaussian
+from testbed.policies.perturbed import perturb
 from testbed.policies.tabular import TabularPolicy
 from testbed.policies.truncated import Truncated
 
@@ -64,7 +65,8 @@ def logit_noise(pi: Policy, sigma: float, seed: SeedTree | int) -> Policy:
     ------
     InputError   unless sigma is finite and >= 0
 
-    Gives      over the noise, E d2 = sum p^2 + e^{sigma^2} (1 - sum p^2) per prefix (S11)
+    Gives      over the noise, E d2 = sum p^2 + e^{sigma^2} (1 - sum p^2) per prefix (S11). It is the Gaussian member of
+               `testbed.policies.perturbed.perturb`
 
     Examples
     --------
@@ -72,27 +74,7 @@ def logit_noise(pi: Policy, sigma: float, seed: SeedTree | int) -> Policy:
     >>> torch.equal(logit_noise(pi, 0.0, seed=1).table, pi.table)
     True
     """
-    if not (math.isfinite(sigma) and sigma >= 0):
-        raise InputError("`sigma` must be finite and >= 0", found=sigma)
-    if isinstance(pi, TabularPolicy):
-        keys: Sequence[tuple[int, ...]] = prefixes(pi.vocab_size, pi.horizon)
-        return _with_table(pi, pi.table + sigma * _noise(seed, "prefix", keys, pi.vocab_size))
-    if isinstance(pi, MarkovPolicy):
-        keys = [(state,) for state in range(pi.n_states)]
-        return _with_table(pi, pi.table + sigma * _noise(seed, "state", keys, pi.vocab_size))
-    return NoisyPolicy(pi, sigma, seed)
-
-
-class NoisyPolicy(Policy):
-    """Any policy with noise on its logits, keyed by the prefix (see `logit_noise`)."""
-
-    def __init__(self, policy: Policy, sigma: float, seed: SeedTree | int) -> None:
-        self.policy, self.sigma, self.seed, self.vocab_size = policy, sigma, seed, policy.vocab_size
-
-    def next_log_probs(self, prefix: Int64[Tensor, "B t"]) -> Float[Tensor, "B V"]:
-        """Log law of the next token under the noise of each prefix."""
-        noise = _noise(self.seed, "prefix", [tuple(row) for row in prefix.tolist()], self.vocab_size)
-        return torch.log_softmax(self.policy.next_log_probs(prefix).double() + self.sigma * noise, -1)
+    return perturb(pi, Gaussian(sigma), seed)
 
 
 def mixture(pi: Policy, other: Policy, weight: float) -> Policy:
@@ -132,6 +114,17 @@ class MixturePolicy(Policy):
         """Log law of the next token."""
         return _mixed(self.policy.next_log_probs(prefix), self.other.next_log_probs(prefix), self.weight)
 
+    def at(self, group: Int64[Tensor, " B"]) -> MixturePolicy:
+        """Mix the two laws that answer these prompts."""
+        first, second = self.policy.at(group), self.other.at(group)
+        plain = first is self.policy and second is self.other
+        return self if plain else MixturePolicy(first, second, self.weight)
+
+    def decoder(self, group: Int64[Tensor, " B"]) -> Decoder:
+        """Mix what the two policies' own decoders say."""
+        decoders = [self.policy.decoder(group), self.other.decoder(group)]
+        return MappedDecoder(decoders, lambda prefix, first, second: _mixed(first, second, self.weight))
+
 
 def steps_behind(checkpoints: Sequence[Checkpoint], k: int) -> Checkpoint:
     """Return the policy k updates before the last checkpoint (k = 0: the last itself).
@@ -158,10 +151,3 @@ def _mixed(first: Tensor, second: Tensor, weight: float) -> Tensor:
     if weight in (0, 1):
         return second if weight else first
     return torch.logaddexp(first.double() + math.log1p(-weight), second.double() + math.log(weight))
-
-
-def _noise(seed: SeedTree | int, kind: str, keys: Sequence[tuple[int, ...]], size: int) -> Float[Tensor, "N V"]:
-    """Draw standard normal noise, one row per key, each from its own named stream."""
-    stream = (SeedTree(seed) if isinstance(seed, int) else seed)["logit_noise"][kind]
-    rows = [torch.randn(size, generator=stream[str(key)].torch_generator(), dtype=torch.float64) for key in keys]
-    return torch.stack(rows) if rows else torch.zeros(0, size, dtype=torch.float64)

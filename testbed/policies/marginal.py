@@ -17,7 +17,10 @@ from testbed.policies.schedule import PrefixSchedule, Schedule
 
 
 def marginal_log_probs(
-    schedule: Schedule, tokens: Int64[Tensor, "B T"], mask: Bool[Tensor, "B T"] | None = None
+    schedule: Schedule,
+    tokens: Int64[Tensor, "B T"],
+    mask: Bool[Tensor, "B T"] | None = None,
+    group: Int64[Tensor, " B"] | None = None,
 ) -> Float[Tensor, "B T"]:
     """Log-probability of each token under the mixture of the schedule's branches, given the tokens before it.
 
@@ -28,6 +31,7 @@ def marginal_log_probs(
     schedule : PrefixSchedule or ExogenousSchedule
     tokens : Int64[Tensor, "B T"]
     mask : Bool[Tensor, "B T"] | None   True on response tokens (None: everywhere)
+    group : Int64[Tensor, " B"] | None    prompt of each row (None: prompt 0)
 
     Returns
     -------
@@ -54,7 +58,10 @@ def marginal_log_probs(
     if mask is None:
         mask = torch.ones_like(tokens, dtype=torch.bool)
     require_shape("mask", mask, tuple(tokens.shape))
-    totals = torch.stack([_running(branch, tokens, mask) + math.log(prob) for prob, branch in schedule.branches()])
+    group = torch.zeros(tokens.shape[0], dtype=torch.int64) if group is None else group
+    totals = torch.stack(
+        [_running(branch, tokens, mask, group) + math.log(prob) for prob, branch in schedule.branches()]
+    )
     through = torch.logsumexp(totals, 0)
     before = torch.cat([torch.zeros_like(through[:, :1]), through[:, :-1]], 1)
     possible = torch.isfinite(through)
@@ -62,9 +69,9 @@ def marginal_log_probs(
     return torch.where(mask, step.clamp(max=0), 0.0)
 
 
-def _running(schedule: PrefixSchedule, tokens: Tensor, mask: Tensor) -> Float[Tensor, "B T"]:
+def _running(schedule: PrefixSchedule, tokens: Tensor, mask: Tensor, group: Tensor) -> Float[Tensor, "B T"]:
     """Log-probability of the tokens through each position under one realized schedule."""
     with torch.no_grad():
-        scores = torch.stack([policy.score(tokens).double() for policy in schedule.policies])
+        scores = torch.stack([policy.at(group).score(tokens).double() for policy in schedule.policies])
     label = torch.stack([schedule.segments(tokens[:, :t]) for t in range(tokens.shape[1])], 1)
     return torch.where(mask, scores.gather(0, label[None])[0], 0.0).cumsum(1)

@@ -14,7 +14,7 @@ from torch import Tensor
 from testbed.core.errors import InputError
 from testbed.core.seeds import SeedTree
 from testbed.core.shapes import require_shape
-from testbed.policies.base import Policy
+from testbed.policies.base import Decoder, Policy
 
 
 def checked_transition(transition: Tensor, n_states: int, n_actions: int) -> Int64[Tensor, "S A"]:
@@ -127,6 +127,10 @@ class MarkovPolicy(Policy):
         """Log law of the token that follows each prefix (a function of the state the prefix ends in)."""
         return self.table[state_path(prefix, self.transition, self.start)[:, -1]]
 
+    def decoder(self, group: Int64[Tensor, " B"]) -> Decoder:
+        """Open a decoder that keeps the state of every response."""
+        return MarkovDecoder(self, group)
+
     def log_probs(self, tokens: Int64[Tensor, "B T"]) -> Float[Tensor, "B T V"]:
         """Log law at every position of each response, in one table look-up."""
         return self.table[self.states(tokens)]
@@ -153,3 +157,31 @@ class MarkovPolicy(Policy):
         visits = torch.zeros(rows, self.n_states, dtype=torch.float64, device=tokens.device)
         visits.scatter_add_(1, state, coefficient)
         return drawn.view(rows, self.n_states, self.vocab_size) - visits[:, :, None] * self.table.detach().exp()
+
+
+class MarkovDecoder(Decoder):
+    """Reads the table once, then moves each response's state along its new tokens.
+
+    Examples
+    --------
+    >>> pi = MarkovPolicy(torch.tensor([[0.0, 0.0], [0.0, 1.0]]), torch.tensor([[0, 1], [1, 0]]))
+    >>> decoder, rows = pi.decoder(torch.tensor([0])), torch.tensor([0])
+    >>> laws = [decoder.next_log_probs(torch.tensor([[1, 1]])[:, :t], rows) for t in range(3)]
+    >>> [torch.equal(law, pi.next_log_probs(torch.tensor([[1, 1]])[:, :t])) for t, law in enumerate(laws)]
+    [True, True, True]
+    """
+
+    def __init__(self, policy: MarkovPolicy, group: Int64[Tensor, " B"]) -> None:
+        super().__init__(policy, group)
+        self.table, self.transition = policy.table, policy.transition
+        self.state = torch.full_like(group, policy.start)
+        self.seen = torch.zeros_like(group)
+
+    def next_log_probs(self, prefix: Int64[Tensor, "b t"], rows: Int64[Tensor, " b"]) -> Float[Tensor, "b V"]:
+        """Log law of the token after each prefix."""
+        t = prefix.shape[1]
+        state, seen = self.state[rows], self.seen[rows]
+        for s in range(int(seen.min()) if len(rows) else t, t):
+            state = torch.where(seen <= s, self.transition[state, prefix[:, s]], state)
+        self.state[rows], self.seen[rows] = state, t
+        return self.table.index_select(0, state)

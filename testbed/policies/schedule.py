@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import torch
 from jaxtyping import Float, Int64
@@ -24,6 +25,23 @@ SMALL = 4096  # prefixes of one length up to which their segments are tabulated
 SegmentOf = Callable[[tuple[int, ...]], int]
 
 
+@dataclass(frozen=True, slots=True)
+class ByLength:
+    """A segment rule that reads only the prefix's length, so that all responses of a length share one answer.
+
+    Examples
+    --------
+    >>> ByLength(lambda t: t // 2)((0, 1, 1))
+    1
+    """
+
+    segment_at: Callable[[int], int]
+
+    def __call__(self, prefix: tuple[int, ...]) -> int:
+        """Return the segment of the token after this prefix."""
+        return self.segment_at(len(prefix))
+
+
 def one() -> SegmentOf:
     """One segment: the first behavior writes everything.
 
@@ -32,7 +50,7 @@ def one() -> SegmentOf:
     >>> one()((0, 1))
     0
     """
-    return lambda prefix: 0
+    return ByLength(lambda t: 0)
 
 
 def cuts(positions: Sequence[int]) -> SegmentOf:
@@ -46,7 +64,7 @@ def cuts(positions: Sequence[int]) -> SegmentOf:
     if any(not isinstance(p, int) or p < 0 for p in positions):
         raise InputError("`positions` must be integers >= 0", found=list(positions))
     ordered = sorted(positions)
-    return lambda prefix: sum(len(prefix) >= p for p in ordered)
+    return ByLength(lambda t: sum(t >= p for p in ordered))
 
 
 def after_token(token: int) -> SegmentOf:
@@ -71,11 +89,11 @@ def hazard(rate: float, seed: int, last: int = 1) -> SegmentOf:
         raise InputError("`rate` must lie in [0, 1]", found=rate)
     stream = SeedTree(seed)["hazard"]
 
-    def segment_of(prefix: tuple[int, ...]) -> int:
-        fired = sum(stream[t].integer() / 2.0**63 < rate for t in range(1, len(prefix) + 1))
+    def segment_at(length: int) -> int:
+        fired = sum(stream[t].integer() / 2.0**63 < rate for t in range(1, length + 1))
         return min(fired, last)
 
-    return segment_of
+    return ByLength(segment_at)
 
 
 class PrefixSchedule:
@@ -142,8 +160,8 @@ class PrefixSchedule:
     def segments(self, prefix: Int64[Tensor, "B t"]) -> Int64[Tensor, " B"]:
         """Return the segment of the next token after each prefix row."""
         batch, t = prefix.shape
-        if t == 0:
-            return torch.full((batch,), self.segment(()), dtype=torch.int64)
+        if t == 0 or isinstance(self.segment_of, ByLength):
+            return torch.full((batch,), self.segment((0,) * t), dtype=torch.int64)
         count = self.vocab_size**t
         if count <= SMALL and batch >= count:  # one look-up per response, in a table of all prefixes of this length
             if t not in self._tables:
@@ -157,8 +175,8 @@ class PrefixSchedule:
         """Return the segment of the next token after every prefix, in node order."""
         return torch.tensor([self.segment(p) for p in prefixes(vocab_size, horizon)], dtype=torch.int64)
 
-    def log_prob_table(self, vocab_size: int, horizon: int) -> Float[Tensor, "N V"]:
-        """Next-token law actually used after every prefix: the composite behavior, in node order."""
+    def log_prob_table(self, vocab_size: int, horizon: int, group: int = 0) -> Float[Tensor, "N V"]:
+        """Next-token law actually used after every prefix of one prompt: the composite behavior, in node order."""
         segment = self.segment_table(vocab_size, horizon)
         out = torch.empty(node_count(vocab_size, horizon), vocab_size, dtype=torch.float64)
         for t in range(horizon):
@@ -166,7 +184,8 @@ class PrefixSchedule:
             at_t = torch.tensor(prefixes(vocab_size, horizon)[rows], dtype=torch.int64).reshape(vocab_size**t, t)
             for k in segment[rows].unique().tolist():
                 here = segment[rows] == k
-                out[rows][here] = self.policies[k].next_log_probs(at_t[here]).detach().double()
+                policy = self.policies[k].at(torch.full((int(here.sum()),), group, dtype=torch.int64))
+                out[rows][here] = policy.next_log_probs(at_t[here]).detach().double()
         return out
 
     def branches(self) -> list[tuple[float, PrefixSchedule]]:
@@ -228,4 +247,6 @@ def exogenous_hazard(policies: Sequence[Policy], rate: float, horizon: int) -> E
 
 
 def _capped(segment_of: SegmentOf, last: int) -> SegmentOf:
+    if isinstance(segment_of, ByLength):
+        return ByLength(lambda t: min(segment_of.segment_at(t), last))
     return lambda prefix: min(segment_of(prefix), last)

@@ -13,7 +13,7 @@ from testbed.core.errors import InputError, TooLarge
 from testbed.core.prefix_order import node_count, node_index
 from testbed.core.seeds import SeedTree
 from testbed.core.shapes import require_shape
-from testbed.policies.base import Policy
+from testbed.policies.base import Decoder, Policy
 
 
 class TabularPolicy(Policy):
@@ -97,6 +97,10 @@ class TabularPolicy(Policy):
         last = torch.zeros(batch, 1, dtype=torch.int64, device=prefix.device)
         return self.table[node_index(torch.cat([prefix, last], 1), self.vocab_size)[:, -1]]
 
+    def decoder(self, group: Int64[Tensor, " B"]) -> Decoder:
+        """Open a decoder that keeps the place of every response in the tree."""
+        return TabularDecoder(self, group)
+
     def log_probs(self, tokens: Int64[Tensor, "B T"]) -> Float[Tensor, "B T V"]:
         """Log-probabilities at every position, in one table look-up."""
         if tokens.shape[1] > self.horizon:
@@ -121,3 +125,34 @@ class TabularPolicy(Policy):
         block.scatter_add_(-1, tokens[..., None], c[..., None])
         out = torch.zeros(tokens.shape[0], *self.logits.shape, dtype=torch.float64)
         return out.scatter_add_(1, nodes[..., None].expand_as(block), block)
+
+
+class TabularDecoder(Decoder):
+    """Reads the table once, then follows each response down the tree: one look-up per token, whatever its length.
+
+    Examples
+    --------
+    >>> decoder = TabularPolicy.random(2, 3, 0).decoder(torch.tensor([0, 0]))
+    >>> first, both = torch.tensor([0]), torch.tensor([0, 1])
+    >>> law = decoder.next_log_probs(torch.tensor([[1]]), first)
+    >>> later = decoder.next_log_probs(torch.tensor([[1, 0], [0, 1]]), both)  # row 1 catches up by two tokens
+    >>> torch.equal(later, decoder.policy.next_log_probs(torch.tensor([[1, 0], [0, 1]])))
+    True
+    """
+
+    def __init__(self, policy: TabularPolicy, group: Int64[Tensor, " B"]) -> None:
+        super().__init__(policy, group)
+        self.table, self.horizon = policy.table, policy.horizon
+        self.code = torch.zeros_like(group)  # of the tokens seen, among all responses of their length
+        self.seen = torch.zeros_like(group)
+
+    def next_log_probs(self, prefix: Int64[Tensor, "b t"], rows: Int64[Tensor, " b"]) -> Float[Tensor, "b V"]:
+        """Log-probabilities of the token after each prefix (t < horizon)."""
+        t, vocab_size = prefix.shape[1], self.table.shape[1]
+        if t >= self.horizon:
+            raise InputError(f"prefixes must be shorter than the horizon {self.horizon}", found=f"length {t}")
+        code, seen = self.code[rows], self.seen[rows]
+        for s in range(int(seen.min()) if len(rows) else t, t):
+            code = torch.where(seen <= s, code * vocab_size + prefix[:, s], code)
+        self.code[rows], self.seen[rows] = code, t
+        return self.table.index_select(0, code + node_count(vocab_size, t))

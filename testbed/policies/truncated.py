@@ -14,7 +14,7 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 
 from testbed.core.errors import InputError
-from testbed.policies.base import Policy
+from testbed.policies.base import Decoder, MappedDecoder, Policy
 
 ROUNDING = (
     1e-6  # a nucleus is complete when its mass is within this of `top_p`: 0.5 + 0.3 given in float32 counts as 0.8
@@ -97,6 +97,15 @@ class Truncated(Policy):
     def log_probs(self, tokens: Int64[Tensor, "B T"]) -> Float[Tensor, "B T V"]:
         """Log law at every position of each response."""
         return self.filter(self.policy.log_probs(tokens))
+
+    def at(self, group: Int64[Tensor, " B"]) -> Truncated:
+        """Filter the law that answers these prompts."""
+        inner = self.policy.at(group)
+        return self if inner is self.policy else Truncated(inner, self.temperature, self.top_k, self.top_p)
+
+    def decoder(self, group: Int64[Tensor, " B"]) -> Decoder:
+        """Filter what the wrapped policy's own decoder says."""
+        return MappedDecoder([self.policy.decoder(group)], lambda prefix, law: self.filter(law))
 
     def surviving_mass(self, prefix: Int64[Tensor, "B t"]) -> Float[Tensor, " B"]:
         """Probability of the kept tokens under the tempered, unfiltered law: the ratio an unfiltered target reports."""

@@ -209,7 +209,7 @@ def mixed_batches(
             rows = [fresh.select(torch.tensor([row])) for row in range(n - count)]
         batch = SegmentedBatch.concatenated([kept.item for kept in drawn] + rows)
         with torch.no_grad():
-            scored = policies[step].score(batch.tokens).double()
+            scored = policies[step].at(batch.group).score(batch.tokens).double()
         yield MixedBatch(
             batch.replaced(logp_target=torch.where(batch.mask, scored, 0.0)),
             torch.cat([ages_of(drawn, step), torch.zeros(n - count, dtype=torch.int64)]),

@@ -5,6 +5,7 @@ from testbed._lazy import lazy_exports
 __getattr__, __dir__, __all__ = lazy_exports(
     __name__,
     {
+        "binary_divergence": ["binary_kl"],
         "cap_bounds": [
             "chi2_bound",
             "chi2_cap",
@@ -19,6 +20,7 @@ __getattr__, __dir__, __all__ = lazy_exports(
         "cap_law": ["CapLaw", "CappedError", "capped_error"],
         "cap_signal": ["CapMinimum", "error_slopes", "local_minima"],
         "clip": ["clip_gate", "clip_objective"],
+        "confidence": ["confidence_log_cap", "displacement", "truncate_displacement"],
         "granularity": ["GRANULARITIES", "log_ratios"],
         "mask": ["mask_band"],
         "registry": ["PLANNED", "RULES"],

@@ -104,6 +104,8 @@ def nearest(word: object, names: Iterable[str]) -> str:
     >>> nearest("ice_pop", ["tis", "icepop"])
     'did you mean icepop?'
     """
-    known = sorted(names)
-    close = difflib.get_close_matches(str(word).lower(), known, n=3, cutoff=0.6)
+    known, given = sorted(names), str(word).lower()
+    begin = [name for name in known if given and name.startswith(given)]
+    alike = difflib.get_close_matches(given, known, n=3, cutoff=0.6)
+    close = [*begin, *(name for name in alike if name not in begin)][:3]
     return f"did you mean {', '.join(close)}?" if close else "known: " + ", ".join(known)

@@ -5,23 +5,33 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from testbed.core.errors import InputError
-from testbed.weighting.catalog import clipped, prefixes, ratios, response, token
+from testbed.weighting.catalog import (
+    clipped,
+    confidence,
+    prefixes,
+    ratios,
+    rejection,
+    response,
+    selective,
+    signed,
+    token,
+)
 from testbed.weighting.limits import nearest
 from testbed.weighting.rule import GRANULARITIES, Rule
 
 _ORDER = (
     "none", "exact", "tis", "mis", "icepop", "band", "prefix", "segment", "segment_prefix", "sequence_product",
     "seq_tis", "seq_mis", "geo_mask", "gspo", "cispo", "ppo_clip", "decoupled_ppo", "dual_clip",
-    "minpro", "pnpo", "vtrace", "spire",
+    "minpro", "pnpo", "vtrace", "spire", "cis", "kpop", "dppo_tv", "dppo_kl",
+    "k1_token", "k2_token", "k3_token", "k1_sequence", "k2_sequence", "k3_sequence", "veto", "opsm",
+    "sis", "obrs", "ais", "m2po", "topr", "vespo", "mu_grpo",
 )  # fmt: skip
-_BY_NAME = {entry.name: entry for kind in (ratios, token, response, clipped, prefixes) for entry in kind.ENTRIES}
+_KINDS = (ratios, token, response, clipped, prefixes, confidence, rejection, selective, signed)
+_BY_NAME = {entry.name: entry for kind in _KINDS for entry in kind.ENTRIES}
 
 RULES: dict[str, Rule] = {name: _BY_NAME[name] for name in _ORDER}
 
-PLANNED = (
-    "kpop", "cis", "ais", "sis", "m2po", "topr", "vespo", "obrs", "opsm", "veto", "k1_token", "k2_token", "k3_token",
-    "k1_sequence", "k2_sequence", "k3_sequence", "dppo_tv", "dppo_kl", "mu_grpo",
-)  # fmt: skip
+PLANNED: tuple[str, ...] = ()
 
 
 def find_rule(name: object) -> Rule:

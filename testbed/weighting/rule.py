@@ -19,7 +19,10 @@ class Rule:
     granularities : tuple      the ratios it may use; one entry means the granularity is part of the rule
     parameters : mapping       every parameter with its default
     needs : tuple              optional batch fields it requires
+    instead : mapping          field -> parameter that does without it when given
     needs_advantage : bool     whether the sign of the advantage decides
+    alone : bool               whether a token's weight under fixed parameters is a function of that token and its advantage,
+                               at granularity `token`: it then has a value for tokens that were not drawn
     summary, formula : str     one line each; rho_t is the token ratio target/behavior
     source : str               where the rule was published
     theorems : tuple           ids of the catalogue entries that speak about it
@@ -41,7 +44,9 @@ class Rule:
     granularities: tuple[str, ...] = ()
     parameters: Mapping[str, object] = field(default_factory=dict)
     needs: tuple[str, ...] = ()
+    instead: Mapping[str, str] = field(default_factory=dict)
     needs_advantage: bool = False
+    alone: bool = True
     theorems: tuple[str, ...] = ()
     differs: str = ""
 

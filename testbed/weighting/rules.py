@@ -69,7 +69,8 @@ def weigh(
     chosen = choose_granularity(entry, granularity)
     values = {name: _plain(value) for name, value in fill_parameters(entry, params).items()}
     for name in entry.needs:
-        batch.require(name, entry.name)
+        if values.get(entry.instead.get(name, "")) is None:
+            batch.require(name, entry.name)
     with torch.no_grad():
         signed = _advantage(batch, advantage) if entry.needs_advantage or advantage is not None else None
         module = importlib.import_module(f"testbed.weighting.{entry.home}")

@@ -118,7 +118,7 @@ def test_costs_are_taken_from_the_options(capsys, tmp_path):
         (["diagnose", "sample", "--cost-fresh", "0"], "`cost_fresh` must be finite and > 0; found 0"),
         (["diagnose", "sample", "--cost-replay", "-1"], "`cost_replay` must be finite and >= 0; found -1"),
         (["rules", "ice_pop"], "did you mean icepop?"),
-        (["rules", "cis"], "not available yet"),
+        (["rules", "sequence"], "did you mean sequence_product"),
         (["rules", "tis", "--json", "/dev/null/x.json"], "the output must be a file that can be written"),
         (["nothing"], "nothing"),
     ],

@@ -134,12 +134,13 @@ def test_missing_optional_field_names_the_rule():
 def test_next_token_laws_follow_their_rows():
     laws = NextTokenLaws(
         ids=torch.arange(18).reshape(3, 3, 2),
-        logp_target=torch.zeros(3, 3, 2),
-        logp_behavior=torch.zeros(3, 3, 2),
-        remaining_target=torch.zeros(3, 3),
+        logp_target=torch.full((3, 3, 2), 0.25).log(),
+        logp_behavior=torch.full((3, 3, 2), 0.5).log(),
+        remaining_target=torch.full((3, 3), 0.5),
         remaining_behavior=torch.zeros(3, 3),
     )
-    batch = SegmentedBatch(**fields(next_token=laws)).select([2, 0])
+    real = fields(mask=torch.ones(3, 3, dtype=torch.bool), segment=torch.zeros(3, 3, dtype=torch.int64))
+    batch = SegmentedBatch(**real, next_token=laws).select([2, 0])
     assert batch.next_token.ids[0].tolist() == [[12, 13], [14, 15], [16, 17]]
 
 

@@ -25,6 +25,12 @@ def test_float32_tails_survive():
     assert abs(int(index[1]) - 500_000) < 200  # half of the tail's mass
 
 
+def test_the_very_end_of_the_unit_interval_is_the_last_possible_token():
+    p = torch.tensor([[0.25, 0.75, 0.0], [0.0, 1.0, 0.0], [0.5, 0.25, 0.25]], dtype=torch.float64)
+    assert inverse_cdf(p, torch.ones(3, dtype=torch.float64)).tolist() == [1, 1, 2]
+    assert inverse_cdf(p, torch.zeros(3, dtype=torch.float64)).tolist() == [0, 1, 0]
+
+
 def test_draws_follow_the_law(seed):
     p = torch.tensor([0.5, 0.3, 0.15, 0.05], dtype=torch.float64)
     gate = LawGate(name="random chooser", probs=p, alternative=torch.tensor([0.48, 0.32, 0.15, 0.05]))
@@ -35,11 +41,23 @@ def test_draws_follow_the_law(seed):
     assert not gate.decide(wrong).passed
 
 
-@pytest.mark.parametrize("bad", [[[0.5, 0.6]], [[-0.1, 1.1]], [[math.nan, 1.0]], [[-0.7, -0.7]]])
+@pytest.mark.parametrize(
+    "bad",
+    [
+        [[0.5, 0.6]],
+        [[-0.1, 1.1]],
+        [[math.nan, 1.0]],
+        [[-0.7, -0.7]],
+        [[math.inf, 0.0]],
+        [[math.inf, -math.inf]],
+        [[0.5, 0.5], [0.5, 0.4999], [1.0, 0.0]],  # one of many
+        [[0.5, 0.5], [-1e-9, 1.0]],
+    ],
+)
 def test_rows_that_are_no_law_are_refused(bad):
     for chooser in (RandomChooser(0), ReplayChooser([]), KeyedChooser(0)):
         with pytest.raises(InputError, match="non-negative and sum to 1"):
-            chooser.choose(torch.tensor(bad), torch.zeros(1, 2, dtype=torch.int64))
+            chooser.choose(torch.tensor(bad), torch.zeros(len(bad), 2, dtype=torch.int64))
 
 
 def test_replay_walks_every_branch_once_with_its_probability():

@@ -135,7 +135,7 @@ def test_rules_on_tokens_and_responses(file, record):
     cut = [np.minimum(end[there], cap) for end, there, cap in zip(ends, has, caps, strict=True)]
     assert by["spire"]["mean_weight"] == pytest.approx(np.concatenate(cut).mean(), **CLOSE)
     assert by["spire"]["parameters"] == {"cap": "auto"}
-    assert record["rules"]["left_out"] == {}
+    assert record["rules"]["left_out"] == {"sis": ["next_token"], "obrs": ["next_token"]}
 
 
 def test_intervals_contain_their_estimate_and_name_their_method(record):

@@ -66,8 +66,9 @@ def test_every_rule_is_listed_with_its_parameters_and_source():
 def test_rules_that_lack_a_field_are_named():
     batch = load_dump(partial_rollouts_path()).replaced(logp_proximal=None)
     effects = rule_effects.rule_records(batch, SeedTree("test"))
-    assert effects["left_out"] == {"decoupled_ppo": ["logp_proximal"]}
-    assert {r["rule"] for r in effects["rules"]} == set(RULES) - {"decoupled_ppo"}
+    lacking = {"decoupled_ppo": ["logp_proximal"], "sis": ["next_token"], "obrs": ["next_token"]}
+    assert effects["left_out"] == lacking
+    assert {r["rule"] for r in effects["rules"]} == set(RULES) - set(lacking)
 
 
 def test_the_advantage_of_clip_rules_needs_groups():

@@ -16,6 +16,7 @@ from tests.museum.specimens import REDUCTIONS, loss_and_gradient
 from tests.weighting.worlds import PAIRS, SURROGATES, batch_of
 
 RATIOS = (10.0, 100.0, 1e4, 1e8)
+WIDEST = {"m2po": math.exp(0.5), "mu_grpo": 2.0}  # upper end of the window, where it is not 1.2
 
 
 def stale(ratio, advantage, proximal=None):
@@ -46,7 +47,7 @@ def test_every_surrogate_is_linear_or_dual(rule, granularity, reduction):
         assert float(loss) == pytest.approx(3.0 if dropped else ratio, rel=1e-9)
         assert float(gradient[0, 0]) == pytest.approx(0.0 if dropped else ratio, rel=1e-9)
         bounded, none = loss_and_gradient(stale(ratio, 1.0), rule, granularity, reduction)
-        assert -1.21 < float(bounded) < -1.0 and not none.any()
+        assert -WIDEST.get(rule, 1.2) - 0.01 < float(bounded) < -1.0 and not none.any()
 
 
 @pytest.mark.parametrize("ratio", RATIOS)

@@ -18,7 +18,7 @@ LOW, HIGH = 0.5, 5.0
 TWO_SIDED = [
     (rule, granularity)
     for rule, granularity in PAIRS
-    if RULES[rule].home in ("mask", "truncate") and "low" in RULES[rule].parameters
+    if RULES[rule].home in ("mask", "truncate", "rejection") and "low" in RULES[rule].parameters
 ]
 
 
@@ -50,6 +50,27 @@ def test_every_two_sided_rule_means_the_same_bounds(rule, granularity, ratio, in
     w = weights(rule, one_token(ratio), granularity, **bounds(rule))
     assert bool(w.acted[0, 0]) != inside
     assert inside or float(w.value[0, 0]) in (0.0, LOW, HIGH)
+
+
+def test_the_weight_and_the_filter_of_one_name_agree():
+    for ratio in (4.48, 1 / 4.48, 2.0, 0.51, 5.01, 0.49):
+        batch = one_token(ratio)
+        gates = {
+            rule: bool(weights(rule, batch, **bounds(rule)).gate) for rule in ("icepop", "k1_token", "k1_sequence")
+        }
+        assert set(gates.values()) == {LOW <= ratio <= HIGH}, ratio
+
+
+def test_wrong_recipe_vetoes_the_other_side():
+    """A veto written on -log r spares the token it is meant for and drops responses the target finds likelier."""
+    threshold, k1 = math.log(1e-4), [-math.log(1e-5), -math.log(1e5)]
+    assert [value < threshold for value in k1] == [False, True]
+
+
+def test_ours_vetoes_what_the_target_finds_unlikely():
+    for ratio, kept in ((1e-5, False), (1e5, True), (1.001e-4, True), (0.999e-4, False)):
+        pair = batch_of([[math.log(ratio) - 20.0, -1.0]], [[-20.0, -1.0]])
+        assert weights("veto", pair).gate.tolist() == [[kept, kept]], ratio
 
 
 @pytest.mark.parametrize(("rule", "parameter"), [("tis", "cap"), ("seq_tis", "cap"), ("mis", "cap"), ("spire", "cap")])

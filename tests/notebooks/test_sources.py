@@ -32,6 +32,27 @@ def classroom(monkeypatch):
         sys.modules.pop(own.stem, None)
 
 
+@pytest.fixture
+def compared(classroom, monkeypatch):
+    """List the pairs of a control and its values at which `says` compares all that the control says."""
+    import checked_panels
+
+    told, says, texts, pairs = checked_panels.told, checked_panels.says, {}, []
+
+    def telling(control, **values):
+        text = told(control, **values)
+        texts[text] = (control, values)
+        return text
+
+    def comparing(printed, *expected):
+        pairs.extend([texts[printed]] if isinstance(printed, str) and printed in texts else [])
+        return says(printed, *expected)
+
+    monkeypatch.setattr(checked_panels, "told", telling)
+    monkeypatch.setattr(checked_panels, "says", comparing)
+    return pairs
+
+
 def ends(widget):
     """First and last value a slider or menu can take."""
     values = [option[1] if isinstance(option, tuple) else option for option in widget.options]
@@ -43,11 +64,13 @@ def test_there_are_notebooks():
 
 
 @each
-def test_a_source_runs_and_its_controls_move(path, classroom):
+def test_a_source_runs_and_its_controls_move(path, classroom, compared):
     found = runpy.run_path(str(path))
     controls = [value for value in found.values() if isinstance(value, classroom.Control)]
     assert controls
     for control in controls:
+        if "settings" in found:  # then its numbers are compared at the start and at both ends of each slider
+            assert all((control, at) in compared for at in found["settings"](control))
         pictures, sentences = {bytes(control.image.value)}, {control.sentence.value}
         for widget in control.widgets.values():
             start = widget.value

@@ -4,7 +4,8 @@ import pytest
 import torch
 
 from testbed.core.errors import InputError
-from testbed.policies import TabularPolicy, families, logit_noise
+from testbed.policies import TabularPolicy, logit_noise
+from testbed.policies.noise.streams import NoiseStreams
 from testbed.sample_data import BEHAVIORS, next_token_laws
 from testbed.stats import second_moment
 from theory.noisy_laws import NoisyLaw, noisy
@@ -45,7 +46,7 @@ def test_quadrature_nodes_are_independent_standard_normals():
 def test_the_noise_is_that_of_the_librarys_policy_family(generator):
     pi = TabularPolicy.random(3, 2, 1)
     z = torch.randn(4, 3, generator=generator, dtype=torch.float64)
-    with planted(families, "_noise", lambda right: lambda *address: z):
+    with planted(NoiseStreams, "normal", lambda right: lambda streams, size: z):
         drawn = logit_noise(pi, 0.7, seed=2).table
     torch.testing.assert_close(drawn, noisy(pi.table, 0.7, z), rtol=1e-12, atol=1e-14)
     assert (drawn - pi.table).abs().max() > 0.01

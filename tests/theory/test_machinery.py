@@ -11,7 +11,7 @@ import sympy as sp
 
 from testbed import InputError
 from testbed.core import numerics
-from theory.derivation import Derivation, Step, check_steps
+from theory.derivation import Derivation, Evaluator, Step, check_steps
 from theory.judge import judge, judge_mutant, violation
 from theory.planting import planted
 from theory.theorem import Claim, Mutant, Theorem
@@ -109,6 +109,40 @@ def test_a_derivation_of_something_else_fails():
 def test_a_derivation_that_is_compared_with_nothing_fails():
     bare = Derivation([[Step("square", X**2, "definition")]], RIGHT.point, RIGHT.bind)
     assert "no derived quantity was compared" in problems(derive=lambda c: bare)
+
+
+def test_an_instance_at_which_nothing_is_derived_fails():
+    empty = Derivation((), RIGHT.point, RIGHT.bind)
+    assert "two: nothing is derived" in problems(derive=lambda c: RIGHT if c.name == "half" else empty)
+
+
+def test_an_instance_at_which_nothing_is_compared_is_named():
+    bare = Derivation([[Step("square", X**2, "definition", quantity="unheard_of")]], RIGHT.point, RIGHT.bind)
+    verdict = judge(replace(THEOREM, derive=lambda c: RIGHT if c.name == "half" else bare))
+    assert verdict.derivation.silent == ("two",)
+    assert judge(THEOREM).derivation.silent == ()
+
+
+def test_sums_over_arrays_are_steps_like_any_other():
+    p, y, n = sp.IndexedBase("p"), sp.Symbol("y", integer=True), sp.Symbol("n", integer=True)
+    total = sp.Sum(p[y], (y, 0, n - 1))
+    pairs = sp.Sum(sp.Sum(p[y] * p[sp.Symbol("z")], (sp.Symbol("z"), 0, n - 1)), (y, 0, n - 1))
+
+    def point(rng):
+        size = rng.randint(1, 4)
+        return {n: sp.Integer(size), p.label: [sp.Rational(rng.randint(1, 9), 7) for _ in range(size)]}
+
+    def bind(case):
+        return {n: 1000, p.label: case.x * np.arange(1000.0)}
+
+    right = Derivation([[Step("square", total**2, ""), Step("pairs", pairs, "", quantity="square")]], point, bind)
+    wrong = Derivation(
+        [[Step("square", total**2, ""), Step("squares", sp.Sum(p[y] ** 2, (y, 0, n - 1)), "")]], point, bind
+    )
+    assert check_steps(right) == ""
+    assert "does not follow" in check_steps(wrong)
+    [(name, values)] = Evaluator(right)(Case("half", 0.5))
+    assert name == "square" and values == pytest.approx([(0.5 * 499_500) ** 2], rel=1e-14)
 
 
 def test_an_inequality_step_is_checked_in_its_direction():

@@ -9,14 +9,17 @@ import torch
 from testbed.core.errors import InputError
 from testbed.weighting.granularity import log_ratios
 from testbed.weighting.rules import weigh
-from tests.weighting.worlds import OPERATOR_FREE, PAIRS, SURROGATES, batch_of, batch_with_ratios, runnable, same
+from tests.weighting.worlds import OPERATOR_FREE, PAIRS, SURROGATES, batch_of, batch_with_ratios, ready, same
 
 POISON = [math.nan, math.inf, -math.inf, 1e30]
 LOG_PROBS = ("logp_target", "logp_behavior", "logp_proximal")
 # largest value a rule may give to a huge ratio; clip-type rules: (positive, negative advantage)
 LIMIT = {
     "none": 1.0, "tis": 2.0, "mis": 0.0, "icepop": 0.0, "band": 5.0, "seq_tis": 2.0, "seq_mis": 0.0, "geo_mask": 0.0,
-    "cispo": 5.0, "spire": 3.0, "vtrace": 1.0,
+    "cispo": 5.0, "spire": 3.0, "vtrace": 1.0, "cis": 1.04488, "kpop": 0.0,
+    "k1_token": 0.0, "k2_token": 0.0, "k3_token": 0.0, "k1_sequence": 0.0, "k2_sequence": 0.0, "k3_sequence": 0.0,
+    "veto": 1.0, "opsm": 1.0, "sis": 1.0, "obrs": 2.0, "topr": 1.0, "vespo": 0.0,
+    "m2po": (0.0, math.inf), "mu_grpo": (0.0, math.inf), "dppo_tv": (0.0, 3.0), "dppo_kl": (0.0, 3.0),
     "ppo_clip": (0.0, math.inf), "gspo": (0.0, math.inf), "dual_clip": (0.0, 0.0), "decoupled_ppo": (0.0, math.inf),
 }  # fmt: skip
 # the edges of each rule's gate as (ratio on the edge, ratio just past it, advantage)
@@ -26,22 +29,35 @@ TIES = {
     "gspo": [(1.0004, 1.00041, 1), (0.9997, 0.99969, -1)], "ppo_clip": [(1.2, 1.20001, 1), (0.8, 0.79999, -1)],
     "dual_clip": [(1.2, 1.20001, 1), (0.8, 0.79999, -1), (3.0, 3.0003, -1)],
     "decoupled_ppo": [(1.2, 1.20001, 1), (0.8, 0.79999, -1)],
+    "k1_token": [(5.0, 5.0005, 1), (0.5, 0.49995, 1)], "k1_sequence": [(1.001, 1.00101, 1), (0.999, 0.99899, 1)],
+    "k2_token": [(math.exp(s * math.sqrt(0.5)), math.exp(s * math.sqrt(0.5001)), 1) for s in (1, -1)],
+    "k2_sequence": [(math.exp(s * math.sqrt(0.02)), math.exp(s * math.sqrt(0.02001)), 1) for s in (1, -1)],
+    # the roots of r - 1 - log r = threshold
+    "k3_token": [(1.88271475258259476, 1.8829, 1), (0.448782026484624602, 0.44874, 1)],
+    "k3_sequence": [(1.14816512237939474, 1.14828, 1), (0.865165248933165313, 0.86508, 1)],
+    "m2po": [(math.exp(0.5), math.exp(0.5001), 1), (math.exp(-0.5), math.exp(-0.5001), -1)],
+    "mu_grpo": [(2.0, 2.0002, 1), (0.5, 0.49995, -1)],
+    "veto": [(1e-4, 0.999e-4, 1)], "opsm": [(math.exp(-1e-4), math.exp(-1.1e-4), -1)],
 }  # fmt: skip
+UNIT = (  # a weight of 1 is what these give to a token they leave alone
+    "none", "geo_mask", "k1_token", "k2_token", "k3_token", "k1_sequence", "k2_sequence", "k3_sequence", "veto", "opsm",
+)  # fmt: skip
 CAPS = {"tis": 2.0, "band": 5.0, "cispo": 5.0, "seq_tis": 2.0, "spire": 3.0, "vtrace": 1.0, "decoupled_ppo": 5.0}
 
 
 def run(rule, granularity, batch, advantage=None):
-    return weigh(rule, batch, advantage=advantage, granularity=granularity, **runnable(rule))
+    batch, params = ready(rule, batch)
+    return weigh(rule, batch, advantage=advantage, granularity=granularity, **params)
 
 
 def example(fill=0.0, empty_reward=0.0, dtype=torch.float64):
     """Return a batch of four rows: padding on either side and in the middle, an empty row, a skipped label.
 
-    The ratios of row 1 are 1.5 and its inverse, so that rules on the whole response have a row to keep.
+    The ratios of row 1 are 1.1 and its inverse, so that rules on the whole response have a row to keep.
     """
     mask = np.array([[1, 1, 1, 0], [0, 1, 0, 1], [0, 0, 0, 0], [1, 1, 1, 1]], dtype=bool)
     target = np.log([[0.5, 0.2, 0.9, 1], [1, 0.3, 1, 0.1], [1, 1, 1, 1], [0.7, 0.6, 0.5, 0.4]])
-    behavior = np.log([[0.1, 0.4, 0.8, 1], [1, 0.2, 1, 0.15], [1, 1, 1, 1], [0.5, 0.9, 0.5, 0.2]])
+    behavior = np.log([[0.1, 0.4, 0.8, 1], [1, 0.3 / 1.1, 1, 0.11], [1, 1, 1, 1], [0.5, 0.9, 0.5, 0.2]])
     target, behavior = (np.where(mask, x, fill) for x in (target, behavior))
     segment = np.where(mask, [[0, 0, 2, 0], [0, 1, 0, 4], [0, 0, 0, 0], [0, 1, 1, 2]], 999)
     reward = [1.0, -1.0, empty_reward, -0.5]
@@ -140,7 +156,8 @@ def huge_ratios_stay_defined(rule, granularity):
             down = run(rule, granularity, batch_with_ratios([[-1e4, -1e4]], reward=[advantage], dtype=dtype))
             assert_clean(down)
             assert down.saturated == 0
-            floor = {"none": 1.0, "band": 0.5}.get(rule, 0.0)
+            kept = 0.0 if advantage < 0 else 1.0
+            floor = {"none": 1.0, "band": 0.5, "opsm": kept, "topr": kept, "ais": 0.5}.get(rule, 0.0)
             assert (down.value == floor).all()
             assert (down.acted | down.gate).all()  # a token rejected at ratio 0 counts as acted on
 
@@ -211,7 +228,7 @@ def raw_and_applied_are_told_apart(rule, granularity):
         ratio = torch.where(batch.mask, log_ratios(batch, w.granularity).exp(), 0.0)
         assert torch.equal(w.raw, ratio)
         changed = (w.value - w.raw).abs() > 1e-12 * w.raw
-        if rule in ("none", "geo_mask"):  # a weight of 1 is what they give to a token they leave alone
+        if rule in UNIT:
             changed[:] = False
         assert torch.equal(w.acted, (changed & w.gate) | (batch.mask & ~w.gate))
         assert torch.equal(w.gate & ~batch.mask, torch.zeros_like(batch.mask))

@@ -172,4 +172,4 @@ def test_one_segment_or_one_token_collapses_the_granularities(seed, scale):
 
 def test_every_rule_of_the_registry_is_covered():
     assert {rule for rule, _ in PAIRS} == set(RULES)
-    assert len(PAIRS) == 9 * 6 + 13
+    assert len(PAIRS) == 10 * 6 + 31

@@ -17,7 +17,7 @@ CLAUSES = [c for c in contract.CLAUSES if c.__name__ not in ("an_impossible_targ
 
 @pytest.mark.parametrize("clause", CLAUSES, ids=lambda clause: clause.__name__)
 def test_contract(clause, monkeypatch):
-    monkeypatch.setattr(contract, "runnable", lambda rule: {})
+    monkeypatch.setattr(contract, "ready", lambda rule, batch: (batch, {}))
     monkeypatch.setattr(contract, "CAPS", {})
     monkeypatch.setattr(contract, "LIMIT", {"spire": torch.finfo(torch.float64).max})
     clause("spire", "segment_prefix")

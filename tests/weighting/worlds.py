@@ -1,19 +1,54 @@
 """Batches for the weighting tests, built from the log ratios they should have."""
 
+import math
+
 import numpy as np
 import torch
 
-from testbed.core.batch import SegmentedBatch
+from testbed.core.batch import NextTokenLaws, SegmentedBatch
+from testbed.core.numerics import log1m_exp
 from testbed.weighting.rules import RULES
 
 PAIRS = [(name, granularity) for name, rule in RULES.items() for granularity in rule.granularities]
-SURROGATES = ("ppo_clip", "dual_clip", "decoupled_ppo", "gspo")
+SURROGATES = ("ppo_clip", "dual_clip", "decoupled_ppo", "gspo", "m2po", "mu_grpo")
 OPERATOR_FREE = ("exact", "prefix", "segment", "segment_prefix", "sequence_product")
 
 
 def runnable(rule):
-    """Parameters under which no row sees another: the defaults, and a cap for the one rule that takes its own from the batch."""
-    return {"cap": 3.0} if rule == "spire" else {}
+    """Parameters under which no row sees another and no next-token law is asked for: the defaults, but for a few rules."""
+    return {
+        "spire": {"cap": 3.0},
+        "sis": {"bound": 3.0},
+        "obrs": {"share": 1.0},
+        "ais": {"alpha": 0.5},
+        "m2po": {"tau": 0.5},
+    }.get(rule, {})
+
+
+def recorded(batch, target_split=0.6, behavior_split=0.6):
+    """Return the batch with laws over three tokens: the drawn one, and two that share the rest of the mass."""
+
+    def law(logp, split):
+        rest = log1m_exp(logp)
+        return torch.stack([logp, rest + math.log(split), rest + math.log(1 - split)], -1)
+
+    none = torch.zeros(batch.mask.shape, dtype=torch.float64)
+    return batch.replaced(
+        next_token=NextTokenLaws(
+            ids=batch.tokens[..., None] + torch.arange(3),
+            logp_target=law(batch.logp_target.detach(), target_split),
+            logp_behavior=law(batch.logp_behavior.detach(), behavior_split),
+            remaining_target=none,
+            remaining_behavior=none,
+        )
+    )
+
+
+def ready(rule, batch):
+    """Return (batch, parameters) under which no row sees another; rules that read next-token laws find them."""
+    if "next_token" in RULES[rule].needs:
+        return recorded(batch), {}
+    return batch, runnable(rule)
 
 
 def batch_of(target, behavior, *, mask=None, segment=None, proximal=None, reward=None, dtype=torch.float64):

@@ -1,0 +1,65 @@
+"""Which tables and figures can be reproduced, by what, at which scale; no numerical library is imported here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from testbed.core.errors import InputError
+
+
+@dataclass(frozen=True, slots=True)
+class Study:
+    """One table or figure of a paper.
+
+    Parameters
+    ----------
+    name : str        what `run` takes
+    title : str       what it shows
+    home : str        module and function, "module:function"
+    scales : tuple    where it can be run
+    """
+
+    name: str
+    title: str
+    home: str
+    scales: tuple[str, ...] = ("tiny", "real")
+
+
+STUDIES = {
+    study.name: study
+    for study in (
+        Study("cis_table3", "perturbation of a logit: center, spread, q99", "cis_logit_noise:table3"),
+        Study("cis_table4", "perturbation by number of layers that route differently", "cis_routing:table4", ("tiny",)),
+        Study("cis_table5", "tails of the perturbation, with and without other routing", "cis_logit_noise:table5"),
+        Study("cis_table6", "displacement of the log-odds: finite share, spread, quantiles", "cis_displacement:table6"),
+        Study("cis_table7", "displacement and log ratio in ranges of confidence", "cis_displacement:table7"),
+        Study("cis_table8", "operators of the arms beside this project's rules", "cis_operators:table8"),
+        Study("cis_table12", "puzzle of the row kappa = 0: how far the weights move", "cis_floor:table12"),
+        Study("cis_fig2", "densities of perturbation and displacement", "cis_logit_noise:figure2"),
+        Study("cis_fig3", "moments of e^eps and of (1 - p) e^eps", "cis_moments:figure3"),
+        Study("cis_fig4", "displacement against 1 - p, with its median", "cis_displacement:figure4"),
+        Study("cis_fig5", "bias and variance of the operators", "cis_bias_variance:figure5"),
+        Study("cis_fig7", "tail probabilities of perturbation and displacement", "cis_logit_noise:figure7"),
+        Study("cis_fig8", "spread and tail against layers that route differently", "cis_routing:figure8", ("tiny",)),
+        Study("cis_fig9", "quantiles and MADs against 1 - p", "cis_displacement:figure9"),
+    )
+}
+
+
+def find_study(name: str) -> Study:
+    """Return a study by name.
+
+    Raises
+    ------
+    InputError   no such study
+
+    Examples
+    --------
+    >>> find_study("cis_table6").scales
+    ('tiny', 'real')
+    """
+    if name not in STUDIES:
+        raise InputError(
+            "a table or figure must have a known name", found=repr(name), hint="one of " + ", ".join(STUDIES)
+        )
+    return STUDIES[name]

@@ -1,0 +1,133 @@
+"""Tables out of records: Markdown and CSV, the paper's number beside ours, a verdict on each cell."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+from paper_repro.studies import STUDIES
+from testbed.core.errors import InputError
+
+HEADER = ("source", "row", "column", "paper", "ours", "interval", "verdict")
+
+
+def table_text(result: dict[str, Any]) -> str:
+    """Return a record's result as Markdown: cells, rows of another form, checks, remarks, sources."""
+    note = " (smoke: numbers show only that it runs)" if result["smoke"] else ""
+    lines = [f"# {result['name']}, {result['scale']} scale: {result['title']}{note}", ""]
+    if result["cells"]:
+        lines += [
+            *_markdown(HEADER, [_line(cell) for cell in result["cells"]]),
+            "",
+            f"Verdicts. {result['criterion']}.",
+            "",
+        ]
+        lines += [_counted(result["cells"]), ""]
+    if result["rows"]:
+        header = tuple(dict.fromkeys(name for row in result["rows"] for name in row))
+        lines += [*_markdown(header, [[row.get(name, "") for name in header] for row in result["rows"]]), ""]
+    if result["checks"]:
+        lines += ["| statement | verdict | found |", "|---|---|---|"]
+        lines += [f"| {_safe(c['statement'])} | {c['verdict']} | {_safe(c['found'])} |" for c in result["checks"]] + [
+            ""
+        ]
+    for title, entries in (
+        ("Where we differ, and why", result["remarks"]),
+        ("Ours", [f"{name}: {text}" for name, text in result["sources"].items()]),
+    ):
+        if entries:
+            lines += [f"{title}:", "", *(f"* {entry}" for entry in entries), ""]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def table_csv(result: dict[str, Any]) -> str:
+    """Return cells, rows and checks as CSV: one kind per block of columns, told apart by `kind`."""
+    lines: list[dict[str, Any]] = [{"kind": "cell", **cell} for cell in result["cells"]]
+    lines += [{"kind": "row", **row} for row in result["rows"]]
+    lines += [{"kind": "check", **check} for check in result["checks"]]
+    names = list(dict.fromkeys(name for line in lines for name in line)) or ["kind"]
+    text = io.StringIO()
+    writer = csv.DictWriter(text, names, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(lines)
+    return text.getvalue()
+
+
+def write_tables(result: dict[str, Any], folder: Path, stem: str) -> tuple[Path, Path]:
+    """Write both forms of a result into a folder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    markdown, comma = folder / f"{stem}.md", folder / f"{stem}.csv"
+    markdown.write_text(table_text(result))
+    comma.write_text(table_csv(result))
+    return markdown, comma
+
+
+def tables_from_records(out: Path) -> list[str]:
+    """Write the tables of every record under `out`/records again, and an index; return one line per study and scale.
+
+    Raises
+    ------
+    InputError   a record that cannot be read
+    """
+    lines = []
+    for study in STUDIES.values():
+        for scale in study.scales:
+            stem = f"{study.name}_{scale}"
+            path = out / "records" / f"{stem}.json"
+            if not path.exists():
+                lines.append(f"{stem}: not run (python -m paper_repro run {study.name} --scale {scale})")
+                continue
+            try:
+                record = json.loads(path.read_text())
+                write_tables(record["result"], out / "tables", stem)
+                lines.append(f"{stem}: {_summary(record['result'])}{_stale(record['provenance'])}")
+            except (OSError, ValueError, KeyError, TypeError) as error:
+                raise InputError("a record must be readable", found=f"{path}: {error!r}", hint="run it again") from None
+    (out / "tables").mkdir(parents=True, exist_ok=True)
+    (out / "tables" / "index.md").write_text("\n".join(f"* {line}" for line in lines) + "\n")
+    return lines
+
+
+def _summary(result: dict[str, Any]) -> str:
+    parts = [_counted(result["cells"])] if result["cells"] else []
+    if result["rows"]:
+        parts.append(f"{len(result['rows'])} rows")
+    words = [check["verdict"] for check in result["checks"]]
+    parts += [f"{words.count(word)} checks: {word}" for word in dict.fromkeys(words)]
+    return "; ".join(parts) + (" (smoke)" if result["smoke"] else "")
+
+
+def _stale(header: dict[str, Any]) -> str:
+    return " [made from a changed tree]" if header.get("dirty") else ""
+
+
+def _counted(cells: list[dict[str, Any]]) -> str:
+    words = [cell["verdict"] for cell in cells]
+    return f"{len(cells)} cells: " + ", ".join(f"{words.count(word)} {word}" for word in dict.fromkeys(words))
+
+
+def _line(cell: dict[str, Any]) -> list[str]:
+    ours = _number(cell["ours"])
+    known = cell["low"] is not None and cell["verdict"] != "size"
+    interval = f"[{_number(cell['low'])}, {_number(cell['high'])}]" if known else ""
+    return [cell["source"], cell["row"], cell["column"], cell["paper"], ours, interval, cell["verdict"]]
+
+
+def _number(value: float | str | None) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, str):  # infinities and NaN are strings in a record
+        return value
+    return f"{value:,.0f}" if abs(value) >= 1e4 else f"{value:.4g}"
+
+
+def _markdown(header: tuple[str, ...], rows: list[list[str]]) -> list[str]:
+    lines = ["| " + " | ".join(header) + " |", "|---" * len(header) + "|"]
+    return lines + ["| " + " | ".join(map(_safe, row)) + " |" for row in rows]
+
+
+def _safe(text: str) -> str:
+    return str(text).replace("|", "\\|")

@@ -1,0 +1,83 @@
+"""Causal self-attention with rotary positions, over the tokens at hand or over a cache of keys and values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import lru_cache
+
+import torch
+from jaxtyping import Bool, Float, Int64
+from torch import Tensor
+
+from testbed.policies.transformer.config import TransformerConfig
+from testbed.policies.transformer.numerics import Numerics
+from testbed.policies.transformer.operations import linear, product, softmax
+
+
+@lru_cache(maxsize=32)
+def rotary_table(
+    context: int, head_width: int, base: float, dtype: torch.dtype
+) -> tuple[Float[Tensor, "C half"], Float[Tensor, "C half"]]:
+    """Cosine and sine of every angle position * base^(-2 i / head_width); one table, so that all batches read the same bits.
+
+    Examples
+    --------
+    >>> cosine, sine = rotary_table(4, 2, 1e4, torch.float64)
+    >>> cosine.shape, sine[1].item() == torch.tensor(1.0, dtype=torch.float64).sin().item()
+    (torch.Size([4, 1]), True)
+    """
+    frequency = base ** (-torch.arange(0, head_width, 2, dtype=torch.float64) / head_width)
+    angle = torch.arange(context, dtype=torch.float64)[:, None] * frequency
+    return angle.cos().to(dtype), angle.sin().to(dtype)
+
+
+def rotated(
+    x: Float[Tensor, "B c H D"], positions: Int64[Tensor, "B c"], config: TransformerConfig, numerics: Numerics
+) -> Float[Tensor, "B c H D"]:
+    """Turn the pairs (i, i + D/2) of every head by the angle of the token's position.
+
+    Gives      <rotated(q, m), rotated(k, n)> depends on m and n through m - n only
+    """
+    tables = rotary_table(config.context, config.head_width, config.rope_base, numerics.wide)
+    cosine, sine = (table.to(x.device)[positions][:, :, None] for table in tables)
+    first, second = x.to(numerics.wide).chunk(2, -1)
+    turned = torch.cat([first * cosine - second * sine, first * sine + second * cosine], -1)
+    return turned.to(x.dtype)
+
+
+def keys_and_values(
+    x: Float[Tensor, "B c d"],
+    weights: Mapping[str, Tensor],
+    at: str,
+    positions: Int64[Tensor, "B c"],
+    config: TransformerConfig,
+    numerics: Numerics,
+) -> tuple[Float[Tensor, "B c H D"], Float[Tensor, "B c H D"]]:
+    """Return what a cache keeps of these tokens: their rotated keys and their values."""
+    shape = (*x.shape[:-1], config.heads, config.head_width)
+    key = linear(x, weights[at + "key"], numerics).reshape(shape)
+    value = linear(x, weights[at + "value"], numerics).reshape(shape)
+    return rotated(key, positions, config, numerics), value
+
+
+def attend(
+    x: Float[Tensor, "B c d"],
+    key: Float[Tensor, "B S H D"],
+    value: Float[Tensor, "B S H D"],
+    visible: Bool[Tensor, "#B c S"],
+    weights: Mapping[str, Tensor],
+    at: str,
+    positions: Int64[Tensor, "B c"],
+    config: TransformerConfig,
+    numerics: Numerics,
+) -> Float[Tensor, "B c d"]:
+    """Attention of each token to the visible slots, through the output projection.
+
+    out = W_o concat_h sum_s softmax_s(q_h . k_hs / sqrt(D)) v_hs
+    """
+    query = linear(x, weights[at + "query"], numerics).reshape(*x.shape[:-1], config.heads, config.head_width)
+    query = rotated(query, positions, config, numerics).transpose(1, 2)  # [B, H, c, D]
+    scores = product(query, key.permute(0, 2, 3, 1), numerics).to(numerics.wide) * config.head_width**-0.5
+    share = softmax(scores, visible[:, None], numerics).to(x.dtype)
+    mixed = product(share, value.transpose(1, 2), numerics).transpose(1, 2)
+    return linear(mixed.reshape(x.shape), weights[at + "output"], numerics)

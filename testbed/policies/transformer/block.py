@@ -1,0 +1,69 @@
+"""One layer: attention, then feed-forward, each on a normalized copy of the residual stream and added to it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from jaxtyping import Bool, Float, Int64
+from torch import Tensor
+
+from testbed.policies.transformer.attention import attend, keys_and_values
+from testbed.policies.transformer.cache import KeyValueCache
+from testbed.policies.transformer.config import TransformerConfig
+from testbed.policies.transformer.experts import (
+    chosen_experts,
+    expert_shares,
+    gated_unit,
+    mixture_of_experts,
+    router_logits,
+)
+from testbed.policies.transformer.numerics import Numerics
+from testbed.policies.transformer.operations import rms_norm
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where the tokens of a pass stand: their positions, what they see, and the cache rows they belong to (if any)."""
+
+    positions: Int64[Tensor, "B c"]
+    visible: Bool[Tensor, "#B c S"]
+    cache: KeyValueCache | None = None
+    rows: Int64[Tensor, " B"] | None = None
+
+
+def block(
+    x: Float[Tensor, "B c d"],
+    weights: Mapping[str, Tensor],
+    layer: int,
+    place: Place,
+    config: TransformerConfig,
+    numerics: Numerics,
+    replayed: Int64[Tensor, "B c k"] | None = None,
+) -> tuple[Float[Tensor, "B c d"], Int64[Tensor, "B c k"] | None]:
+    """Residual stream after one layer, and the experts that acted (None when dense).
+
+    Parameters
+    ----------
+    x : Float[Tensor, "B c d"]
+    weights : prepared weights of the whole model
+    layer : int
+    place : Place
+    config, numerics : of the model, of the engine
+    replayed : experts to use instead of the router's own choice; -1 leaves the choice to the router
+    """
+    at = f"layer{layer}."
+    normed = rms_norm(x, weights[at + "attention_norm"], config.epsilon, numerics)
+    key, value = keys_and_values(normed, weights, at, place.positions, config, numerics)
+    if place.cache is not None and place.rows is not None:
+        key, value = place.cache.extended(layer, place.rows, place.positions, key, value, place.visible.shape[-1])
+    x = x + attend(normed, key, value, place.visible, weights, at, place.positions, config, numerics)
+    normed = rms_norm(x, weights[at + "feed_forward_norm"], config.epsilon, numerics)
+    if not config.experts:
+        return x + gated_unit(normed, weights, at, numerics), None
+    logits = router_logits(normed, weights[at + "router"], layer, place.positions, config, numerics)
+    chosen = chosen_experts(logits, config.experts_per_token)
+    if replayed is not None:
+        chosen = replayed.where(replayed >= 0, chosen)
+    share = expert_shares(logits, chosen, numerics)
+    return x + mixture_of_experts(normed, share, weights, at, config, numerics), chosen

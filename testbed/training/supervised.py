@@ -1,0 +1,210 @@
+"""A warm start: a transformer learns the shortest right answers of the arithmetic task by maximum likelihood.
+
+Reinforcement learning from a verifiable reward needs a policy that is sometimes right. Which problems a step sees, and in
+what order, is a function of the seed and the step's number, so that a run picked up from a checkpoint is the run that was
+never stopped.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Literal
+
+import torch
+from jaxtyping import Bool, Float, Int64
+from torch import Tensor
+
+from testbed.core.errors import InputError
+from testbed.core.numerics import masked_mean
+from testbed.core.seeds import SeedTree
+from testbed.environments.arithmetic import ArithmeticTask
+from testbed.policies.base import Policy
+from testbed.policies.transformer.model import Transformer
+from testbed.policies.transformer.numerics import Numerics
+from testbed.policies.transformer.policy import TransformerPolicy
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recipe:
+    """How the weights are changed: AdamW with a warm-up, then a constant rate or half a cosine down to 0.
+
+    Parameters
+    ----------
+    steps, batch : int                    updates; problems per update
+    rate : float                          peak learning rate
+    schedule : "cosine" | "constant"      after the warm-up
+    warmup : int                          steps of linear rise, >= 0
+    decay : float                         weight decay of the matrices (none of the norms)
+    clip : float                          longest gradient; a longer one is scaled down to it
+    betas : (float, float)                memories of AdamW
+
+    Raises
+    ------
+    InputError   a size below its least, a rate or clip that is not positive, another schedule
+
+    Examples
+    --------
+    >>> recipe = Recipe(steps=100, rate=1.0, warmup=10)
+    >>> [round(recipe.rate_at(step), 3) for step in (0, 9, 55, 99)]
+    [0.1, 1.0, 0.5, 0.0]
+    """
+
+    steps: int = 1500
+    batch: int = 128
+    rate: float = 5e-3
+    schedule: Literal["cosine", "constant"] = "cosine"
+    warmup: int = 30
+    decay: float = 0.01
+    clip: float = 1.0
+    betas: tuple[float, float] = (0.9, 0.98)
+
+    def __post_init__(self) -> None:
+        for name, least in (("steps", 1), ("batch", 1), ("warmup", 0)):
+            if getattr(self, name) < least:
+                raise InputError(f"`{name}` must be >= {least}", found=getattr(self, name))
+        for name in ("rate", "clip"):
+            if not 0 < getattr(self, name) < math.inf:
+                raise InputError(f"`{name}` must be finite and > 0", found=getattr(self, name))
+        if self.schedule not in ("cosine", "constant"):
+            raise InputError("`schedule` must be 'cosine' or 'constant'", found=repr(self.schedule))
+
+    def rate_at(self, step: int) -> float:
+        """Learning rate of update number `step`, counted from 0."""
+        rise = min(1.0, (step + 1) / self.warmup) if self.warmup else 1.0
+        if self.schedule == "constant":
+            return self.rate * rise
+        done = max(0, step - self.warmup) / max(1, self.steps - self.warmup)
+        return self.rate * rise * (1 + math.cos(math.pi * done)) / 2
+
+
+def recipe_for(**changes: object) -> Recipe:
+    """Return the default recipe with the changes that are not None.
+
+    Examples
+    --------
+    >>> recipe_for(steps=10, rate=None).steps
+    10
+    """
+    return replace(Recipe(), **{name: value for name, value in changes.items() if value is not None})  # pyright: ignore
+
+
+def arithmetic_policy(model: Transformer, task: ArithmeticTask, numerics: Numerics | None = None) -> TransformerPolicy:
+    """Return the policy that answers the task's prompts with a transformer's weights (None: float32)."""
+    return TransformerPolicy(model, task.prompt_tokens(task.prompts()), numerics=numerics or Numerics(dtype="float32"))
+
+
+def solution_loss(policy: Policy, tokens: Int64[Tensor, "B T"], mask: Bool[Tensor, "B T"]) -> Float[Tensor, ""]:
+    """Mean negative log-likelihood of the given responses, per token, nats.
+
+        L = - sum_bt mask_bt log pi(y_bt | x_b, y_b,<t) / sum_bt mask_bt
+
+    Parameters
+    ----------
+    policy : Policy                conditioned on the rows' prompts
+    tokens : Int64[Tensor, "B T"]
+    mask : Bool[Tensor, "B T"]     True on the tokens to learn, the end token among them
+
+    Examples
+    --------
+    >>> from testbed import TabularPolicy
+    >>> coin = TabularPolicy(torch.zeros(3, 2))
+    >>> solution_loss(coin, torch.tensor([[0, 1]]), torch.tensor([[True, False]])).exp()
+    tensor(2., dtype=torch.float64)
+    """
+    return -masked_mean(policy.score(tokens), mask)
+
+
+class WarmStart:
+    """Maximum likelihood on the task's shortest answers, one update at a time.
+
+    Parameters
+    ----------
+    model : Transformer              trained in place
+    task : ArithmeticTask
+    prompts : Int64[Tensor, " n"]    problems to learn from, n >= recipe.batch
+    recipe : Recipe
+    seed : SeedTree | int            address of the order of the problems
+
+    Raises
+    ------
+    InputError   fewer problems than one batch holds
+
+    Examples
+    --------
+    >>> from testbed.policies.transformer.config import TransformerConfig
+    >>> task, config = ArithmeticTask(1), TransformerConfig(vocab_size=14, width=8, heads=2, layers=1, hidden=8)
+    >>> run = WarmStart(Transformer.random(config, 0), task, task.prompts(), Recipe(steps=20, batch=4), seed=0)
+    >>> losses = [run.advance() for _ in range(20)]
+    >>> losses[-1] < losses[0], run.step
+    (True, 20)
+    """
+
+    def __init__(
+        self,
+        model: Transformer,
+        task: ArithmeticTask,
+        prompts: Int64[Tensor, " n"],
+        recipe: Recipe,
+        seed: SeedTree | int,
+    ) -> None:
+        if len(prompts) < recipe.batch:
+            raise InputError(f"a batch of {recipe.batch} needs as many problems", found=len(prompts))
+        self.model, self.prompts, self.recipe, self.step = model, prompts, recipe, 0
+        self.seed = SeedTree(seed) if isinstance(seed, int) else seed
+        self.policy = arithmetic_policy(model, task)
+        self.tokens, self.mask = task.solution(prompts)
+        matrices = [w for w in model.parameters() if w.dim() > 1]
+        scales = [w for w in model.parameters() if w.dim() == 1]
+        groups = [{"params": matrices, "weight_decay": recipe.decay}, {"params": scales, "weight_decay": 0.0}]
+        self.optimizer = torch.optim.AdamW(groups, lr=recipe.rate, betas=recipe.betas)
+
+    def rows(self, step: int) -> Int64[Tensor, " batch"]:
+        """Problems of an update: every one once per pass, in an order of the pass's own (what is left over is dropped)."""
+        passed, place = divmod(step, len(self.prompts) // self.recipe.batch)
+        order = torch.randperm(len(self.prompts), generator=self.seed["order"][passed].torch_generator())
+        return order[place * self.recipe.batch :][: self.recipe.batch]
+
+    def advance(self) -> float:
+        """Make one update and return the loss before it."""
+        rows = self.rows(self.step)
+        for group in self.optimizer.param_groups:
+            group["lr"] = self.recipe.rate_at(self.step)
+        self.optimizer.zero_grad()
+        loss = solution_loss(self.policy.at(self.prompts[rows]), self.tokens[rows], self.mask[rows])
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.recipe.clip)
+        self.optimizer.step()
+        self.step += 1
+        return float(loss.detach())
+
+    def state(self) -> dict[str, Any]:
+        """Everything a later run needs to go on as this one would: tensors and plain values only."""
+        return {
+            "step": self.step,
+            "made_by": self._made_by(),
+            "weights": {name: w.detach().clone() for name, w in self.model.weights.items()},
+            "optimizer": self.optimizer.state_dict(),
+        }
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Go on from a state.
+
+        Raises
+        ------
+        InputError   a state of another model, recipe, seed or set of problems
+        """
+        if state["made_by"] != self._made_by():
+            differs = sorted(key for key, value in self._made_by().items() if state["made_by"].get(key) != value)
+            raise InputError("a checkpoint belongs to the run that wrote it", found=f"another {', '.join(differs)}")
+        with torch.no_grad():
+            for name, weight in self.model.weights.items():
+                weight.copy_(state["weights"][name])
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.step = state["step"]
+
+    def _made_by(self) -> dict[str, Any]:
+        recipe = {**asdict(self.recipe), "betas": list(self.recipe.betas)}
+        problems = self.prompts.tolist()
+        seed = self.seed.integer()
+        return {"model": asdict(self.model.config), "recipe": recipe, "seed": seed, "problems": problems}

@@ -1,0 +1,88 @@
+"""Gates that decide who is kept; a kept token weighs 1, or its ratio with weight="ratio"."""
+
+from testbed.weighting.rule import Rule
+
+_DIRECTION = "KL(behavior||target)"
+
+ENTRIES = (
+    Rule(
+        name="k1_token",
+        home="rejection",
+        parameters={"low": 0.5, "high": 5.0, "weight": "one"},
+        summary="Keep tokens whose ratio lies in a band, with weight 1: the gate of `icepop` alone",
+        formula="1{low <= rho_t <= high}",
+        source="verl `token_k1`, AReaL `kl_k1`",
+        theorems=("C10",),
+        differs="verl compares -log rho with the logarithms of the bounds, so its [.5, 5] keeps [.2, 2]; AReaL does not",
+    ),
+    Rule(
+        name="k2_token",
+        home="rejection",
+        parameters={"threshold": 0.25, "weight": "one"},
+        summary="Keep tokens whose squared log ratio is small",
+        formula="1{(log rho_t)^2 / 2 <= threshold}",
+        source=f"verl `token_k2`, AReaL `kl_k2`; second estimate of {_DIRECTION}",
+        differs="no framework has a default; .25 keeps ratios in [.49, 2.03]; TorchRL's `kl_mask_threshold` is this gate",
+    ),
+    Rule(
+        name="k3_token",
+        home="rejection",
+        parameters={"threshold": 0.25, "weight": "one"},
+        summary="Keep tokens whose third divergence estimate is small: looser below 1 than above",
+        formula="1{rho_t - 1 - log rho_t <= threshold}",
+        source=f"verl `token_k3`, AReaL `kl_k3`; third estimate of {_DIRECTION}",
+        differs="no framework has a default; .25 keeps ratios in [.45, 1.88]",
+    ),
+    Rule(
+        name="k1_sequence",
+        home="rejection",
+        alone=False,
+        parameters={"low": 0.999, "high": 1.001, "aggregate": "mean", "weight": "one"},
+        summary="Keep responses by the mean, sum or max of their log ratios; the mean is the gate of `geo_mask`",
+        formula="1{low <= exp(agg_s log rho_s) <= high}, agg = mean, sum or max over the response",
+        source="verl `seq_mean_k1`, `seq_sum_k1`; AReaL `kl_k1` with agg",
+        theorems=("C14", "S12"),
+        differs="verl's bounds bind on the inverse and it has no max; its sum preset is [.5, 2]",
+    ),
+    Rule(
+        name="k2_sequence",
+        home="rejection",
+        alone=False,
+        parameters={"threshold": 0.01, "aggregate": "mean", "weight": "one"},
+        summary="Keep responses by the mean, sum or max of their squared log ratios",
+        formula="1{agg_s (log rho_s)^2 / 2 <= threshold}",
+        source="verl `seq_mean_k2`, `seq_sum_k2`, `seq_max_k2`; AReaL `kl_k2` with agg",
+        differs="verl's max replaced its one-sided veto and is two-sided",
+    ),
+    Rule(
+        name="k3_sequence",
+        home="rejection",
+        alone=False,
+        parameters={"threshold": 0.01, "aggregate": "mean", "weight": "one"},
+        summary="Keep responses by the mean, sum or max of their third divergence estimates",
+        formula="1{agg_s (rho_s - 1 - log rho_s) <= threshold}",
+        source="verl `seq_mean_k3` (preset .01), `seq_sum_k3`, `seq_max_k3`",
+        differs="rejected tokens leave the denominator in verl's decoupled mode only; elsewhere they stay",
+    ),
+    Rule(
+        name="veto",
+        home="rejection",
+        alone=False,
+        parameters={"threshold": 1e-4, "weight": "one"},
+        summary="Drop the whole response if one token's ratio is below the threshold; no upper side",
+        formula="1{min_s rho_s >= threshold}",
+        source="verl until Jan 2026, slime `mis`",
+        differs="SkyRL's outlier mask has an upper side as well (100), and is off by default",
+    ),
+    Rule(
+        name="opsm",
+        home="rejection",
+        alone=False,
+        parameters={"delta": 1e-4, "weight": "one"},
+        needs_advantage=True,
+        summary="Drop responses of negative advantage that the target has moved away from",
+        formula="1{not (A_t<0, mean_s(log behavior_s - log target_s) > delta)}",
+        source="DeepSeek-V3.2, arXiv 2512.02556; delta from slime",
+        differs="the old policy is the sampler here and in TRL, in slime the trainer's copy of it unless told otherwise",
+    ),
+)
