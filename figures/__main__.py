@@ -15,6 +15,7 @@ from testbed.core.command import run_command
 from testbed.core.errors import InputError
 
 HERE = Path(__file__).parent
+SCALES = ("tiny", "real")  # of the reproduction's records
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 
@@ -46,14 +47,25 @@ def read_records(names: tuple[str, ...], folder: Path) -> list[Any]:
 
 
 def draw_one(name: str, records: Path, out: Path) -> list[Path]:
-    """Draw one figure and return the files written."""
+    """Draw one figure and return the files written.
+
+    A script may name a study of the reproduction whose records hold the same curves; NAME_SCALE is drawn from each of these
+    that is in the folder, and need not be joined by the figure's own record.
+    """
     script = importlib.import_module(f"figures.{name}")
+    study, written = getattr(script, "REPRODUCED", None), []
+    others = {scale: records / f"{study}_{scale}.json" for scale in SCALES}
+    others = {scale: path for scale, path in others.items() if study and path.exists()}
     try:
-        return script.draw(read_records(script.RECORDS, records), out)
+        for scale, path in others.items():
+            written += script.draw(read_records((path.name,), records), out, f"{name}_{scale}")
+        if not others or all((records / own).exists() for own in script.RECORDS):
+            written += script.draw(read_records(script.RECORDS, records), out)
     except (KeyError, TypeError, IndexError) as error:
         raise InputError(
             f"the records of figure {name} must have the fields it draws", found=f"{type(error).__name__}: {error}"
         ) from error
+    return written
 
 
 @app.command()

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from paper_repro.cis_logit_noise import ORDER_PUZZLE, order_of_spreads, printed_row
+from paper_repro.cis_logit_noise import ORDER_PUZZLE, depth_check, order_of_spreads, printed_row
 from paper_repro.comparison import FEWEST, Check, median_deviation
 from paper_repro.mismatch_samples import BINS, Array, TokenSample
 from paper_repro.reported_tables import reported
@@ -72,7 +72,7 @@ def table6(setting: Setting) -> Finding:
     """Spread and quantiles of the displacement, share of tokens where it is finite."""
     printed, finding = reported(6), Finding(remarks=[*reasons(setting), FINITE])
     models = set()
-    for tokens, noise in setting.pairs():
+    for tokens, readings in setting.pairs():
         models.add(tokens.model)
         found = setting.measure(tokens, overall)
         finding.sources[tokens.name] = f"{len(tokens):,} tokens in {len(np.unique(tokens.response)):,} responses"
@@ -84,7 +84,8 @@ def table6(setting: Setting) -> Finding:
         )
         if setting.scale == "real":
             finding.checks.append(_enough(tokens, found))
-        finding.checks.append(order_of_spreads(setting, tokens, noise))
+        finding.checks += [order_of_spreads(tokens, noise) for noise in readings]
+        finding.checks += [check for noise in readings for check in depth_check(tokens, noise)]
     if "MoE" not in models:
         finding.cells += compared("no mixture of experts", {row: printed[row, "MoE"] for row in printed.rows()}, None)
     finding.remarks.append(ORDER_PUZZLE)

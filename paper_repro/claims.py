@@ -35,7 +35,7 @@ def claims(path: Path | None = None) -> list[Claim]:
     Examples
     --------
     >>> claims()[1].theorems
-    ('S1', 'S2', 'S3', 'S4')
+    ('S1', 'S2', 'S3', 'S4', 'S6', 'S8')
     """
     with (path or REPORTED / "claims.csv").open(newline="") as file:
         return [

@@ -82,6 +82,7 @@ class NoiseSample:
     position [N]       number of the prefix each entry belongs to
     delta [N]          nats
     flips [N]          layers that routed the prefix's last token differently in the two engines; None if dense
+    rank [N]           how many tokens of the position the sampler finds likelier; None if the entries have no order
     """
 
     name: str
@@ -91,6 +92,7 @@ class NoiseSample:
     position: Array
     delta: Array
     flips: Array | None = None
+    rank: Array | None = None
 
     def __len__(self) -> int:
         return len(self.delta)
@@ -105,6 +107,7 @@ class NoiseSample:
             position=self.position[index],
             delta=self.delta[index],
             flips=None if self.flips is None else self.flips[index],
+            rank=None if self.rank is None else self.rank[index],
         )
 
 

@@ -34,7 +34,7 @@ def first_line(source: str) -> str:
 
     Examples
     --------
-    >>> first_line('"One idea.\n\nMore."')
+    >>> first_line("'''One idea.\n\nMore.'''")
     'One idea.'
     """
     return (ast.get_docstring(ast.parse(source)) or "").split("\n")[0]

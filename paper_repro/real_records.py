@@ -71,19 +71,20 @@ def _read(name: str, folder: Path) -> tuple[dict[str, Array], dict[str, Any]]:
     return {column: table[column].to_numpy() for column in table.column_names}, about
 
 
-def about(folder: Path = RESULTS) -> dict[str, Any]:
+def about(folder: Path | None = None) -> dict[str, Any]:
     """Return what produced the measurement: plan, questions, versions, seconds."""
-    return _read(TOKENS, folder)[1]
+    return _read(TOKENS, folder or RESULTS)[1]
 
 
-def token_samples(folder: Path = RESULTS, limit: int | None = None) -> list[TokenSample]:
+def token_samples(folder: Path | None = None, limit: int | None = None) -> list[TokenSample]:
     """Return the drawn tokens as seen by each trainer, float32 first.
 
     Parameters
     ----------
+    folder : Path | None   where the files are; None = RESULTS
     limit : int | None     only this many responses
     """
-    columns, _ = _read(TOKENS, folder)
+    columns, _ = _read(TOKENS, folder or RESULTS)
     response, keep = _responses(columns, limit)
     return [
         TokenSample(
@@ -98,35 +99,33 @@ def token_samples(folder: Path = RESULTS, limit: int | None = None) -> list[Toke
     ]
 
 
-def noise_samples(folder: Path = RESULTS, limit: int | None = None) -> list[NoiseSample]:
-    """Return the kept logits as seen by each trainer, float32 first."""
-    columns, _ = _read(NOISE, folder)
+def noise_samples(folder: Path | None = None, limit: int | None = None) -> list[list[NoiseSample]]:
+    """Return the kept perturbations as seen by each trainer, float32 first, each in two readings.
+
+    The first reading is the difference of logits, the second that of log-probabilities: the same without the change of the
+    log-sum, which all logits of a position share and which moves no law. The paper does not say which of them it prints.
+    """
+    columns, _ = _read(NOISE, folder or RESULTS)
     response, keep = _responses(columns, limit)
     position = (response * 256 + columns["position"])[keep]
-    return [
-        NoiseSample(
-            name=f"real model, {trainer} trainer",
+    rank = np.arange(len(position)) % np.unique(position, return_counts=True)[1].max()  # kept likeliest first
+
+    def reading(trainer: str, what: str, delta: Array) -> NoiseSample:
+        return NoiseSample(
+            name=f"real model, {trainer} trainer, {what}",
             model="Dense",
-            entries="the 20 tokens the sampler finds likeliest, at every 24th position; trainer's logit minus sampler's",
+            entries=f"{what} of the 20 tokens the sampler finds likeliest, at every 24th position; trainer minus sampler",
             response=response[keep],
             position=position,
-            delta=columns[f"delta_{trainer}"][keep].astype(np.float64),
+            delta=delta[keep],
+            rank=rank,
         )
-        for trainer in TRAINERS
-    ]
 
-
-def common_parts(folder: Path = RESULTS) -> dict[str, dict[str, Array]]:
-    """Return per position and trainer the mean perturbation under the sampler's law, and the change of the log-sum."""
-    columns, _ = _read(NOISE, folder)
-    response, _ = _responses(columns, None)
-    _, first = np.unique(response * 256 + columns["position"], return_index=True)
-    return {
-        trainer: {
-            what: columns[f"{what}_{trainer}"][first].astype(np.float64) for what in ("shift", "normalizer")
-        }
-        for trainer in TRAINERS
-    }  # fmt: skip
+    found = []
+    for trainer in TRAINERS:
+        delta, normalizer = (columns[f"{name}_{trainer}"].astype(np.float64) for name in ("delta", "normalizer"))
+        found.append([reading(trainer, "logits", delta), reading(trainer, "log-probabilities", delta - normalizer)])
+    return found
 
 
 def _responses(columns: dict[str, Array], limit: int | None) -> tuple[Array, Array]:

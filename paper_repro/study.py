@@ -35,8 +35,8 @@ class Setting:
             hint = "full-size models need GPUs and are not part of this" if self.scale == "full" else ""
             raise InputError(f"`--scale` must be one of {', '.join(SCALES)}", found=repr(self.scale), hint=hint)
 
-    def pairs(self) -> list[tuple[TokenSample, NoiseSample]]:
-        """Every source of this scale: drawn tokens and perturbed logits."""
+    def pairs(self) -> list[tuple[TokenSample, list[NoiseSample]]]:
+        """Every source of this scale: drawn tokens, and perturbed logits in each reading of what that means."""
         limit = RESPONSES_SMOKE if self.smoke else None
         if self.scale == "real":
             from paper_repro.real_records import noise_samples, token_samples
@@ -45,18 +45,17 @@ class Setting:
         from paper_repro import tiny_engines, tiny_noise
 
         prefixes = 4000 if self.smoke else tiny_noise.PREFIXES
-        return [
-            *(tiny_noise.draw(name, prefixes) for name in tiny_noise.laws()),
-            *(tiny_engines.draw(model, self.smoke) for model in ("Dense", "MoE")),
-        ]
+        drawn = [tiny_noise.draw(name, prefixes) for name in tiny_noise.laws()]
+        drawn += [tiny_engines.draw(model, self.smoke) for model in ("Dense", "MoE")]
+        return [(tokens, [noise]) for tokens, noise in drawn]
 
     def tokens(self) -> list[TokenSample]:
         """Drawn tokens of every source."""
         return [tokens for tokens, _ in self.pairs()]
 
     def noise(self) -> list[NoiseSample]:
-        """Perturbed logits of every source."""
-        return [noise for _, noise in self.pairs()]
+        """Perturbed logits of every source, in every reading."""
+        return [noise for _, readings in self.pairs() for noise in readings]
 
     def measure(self, sample: Any, statistics: Callable[[Any], Mapping[str, float]]) -> Found:
         """Statistics of a sample with their intervals."""

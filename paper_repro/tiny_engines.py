@@ -92,5 +92,6 @@ def _samples(
         position=np.repeat(position.flatten().numpy(), TOP),
         delta=(target - behavior).gather(-1, top).flatten().numpy(),
         flips=None if flips is None else np.repeat(flips.flatten().numpy(), TOP),
+        rank=np.tile(np.arange(TOP), rows * horizon),
     )
     return drawn, kept

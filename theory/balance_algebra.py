@@ -16,11 +16,12 @@ import torch
 
 from theory.behavior_mixtures import Mixture
 from theory.derivation import Derivation, Step
+from theory.evaluation import array
 
 Y, Z, J, L = sp.symbols("y z j l", integer=True)  # outcomes, behaviors
 OUTCOMES, BEHAVIORS = sp.symbols("Y J", integer=True, positive=True)  # how many
 LEAST = sp.Symbol("n_min", positive=True)
-P, F, N, Q, INVERSE, OMEGA = (sp.IndexedBase(name) for name in ("p", "f", "n", "q", "i", "omega"))
+P, F, N, Q, INVERSE, OMEGA = (array(name) for name in ("p", "f", "n", "q", "i", "omega"))
 # one outcome and one behavior that can draw it; what the others add to n q_mix
 P_HERE, Q_HERE, N_HERE, N_ALL = sp.symbols("p_here q_here n_here n_all", positive=True)
 REST = sp.Symbol("rest", nonnegative=True)

@@ -11,14 +11,13 @@ import numpy as np
 import sympy as sp
 
 from theory.derivation import Derivation, Step
+from theory.evaluation import array
 from theory.group_symbols import SymbolicGroup
 from theory.length_objectives import symbolic_gradient
 from theory.symbols import Prefix, symbolic_world
 
 M, K = sp.symbols("M k", integer=True, nonnegative=True)
-P, Q, LAW = (
-    sp.IndexedBase(name) for name in ("p", "q", "b")
-)  # rates x, 1 - rates, probability of k successes at rate x
+P, Q, LAW = (array(name) for name in ("p", "q", "b"))  # rates x, 1 - rates, probability of k successes at rate x
 CLOSED: dict[int, Callable[[Any, Any], Any]] = {
     2: lambda p, q: sp.Integer(1),
     3: lambda p, q: sp.sqrt(2),

@@ -2,7 +2,7 @@
 
 Compiling an expression that is evaluated a handful of times costs far more than evaluating it, so nothing is compiled here
 unless it holds a function this file does not know. Common subexpressions are evaluated once. Sums over an index with integer
-bounds, of arrays such as `sp.IndexedBase("p")[y]`, are carried out: an array is given under the symbol that names it.
+bounds, of arrays such as `array("p")[y]`, are carried out: an array is given under its label.
 """
 
 from __future__ import annotations
@@ -24,6 +24,17 @@ FUNCTIONS: dict[Any, Any] = {
 }  # fmt: skip
 
 
+def array(name: str) -> Any:
+    """Return a symbol for an array, to be indexed; its `label` is what an array of numbers is given under.
+
+    Examples
+    --------
+    >>> array("p")[2, sp.Symbol("y")]
+    p[2, y]
+    """
+    return sp.IndexedBase(name)
+
+
 def exact_values(exprs: Sequence[sp.Expr], point: Mapping[sp.Symbol, Any]) -> list[Any]:
     """Evaluate at a point of rationals: a Fraction wherever the answer is rational, a sympy number elsewhere.
 
@@ -32,7 +43,7 @@ def exact_values(exprs: Sequence[sp.Expr], point: Mapping[sp.Symbol, Any]) -> li
     >>> x = sp.Symbol("x")
     >>> exact_values([x / 3 + sp.Rational(1, 6), sp.sqrt(x)], {x: sp.Rational(1, 2)})
     [Fraction(1, 3), sqrt(2)/2]
-    >>> p, y, n = sp.IndexedBase("p"), sp.Symbol("y"), sp.Symbol("n")
+    >>> p, y, n = array("p"), sp.Symbol("y"), sp.Symbol("n")
     >>> exact_values([sp.Sum(y * p[y], (y, 0, n - 1))], {n: 3, p.label: [sp.Rational(1, 2), 5, sp.Rational(1, 3)]})
     [Fraction(17, 3)]
     """
@@ -56,8 +67,9 @@ def _exact(expr: sp.Basic, known: dict[sp.Basic, Any]) -> Any:
     elif not expr.args:
         result = expr
     elif isinstance(expr, sp.Sum):
-        index, low, high = expr.limits[-1]  # the outermost
-        term = expr.func(expr.function, *expr.limits[:-1]) if len(expr.limits) > 1 else expr.function
+        limits: Any = expr.limits
+        index, low, high = limits[-1]  # the outermost
+        term = sp.Sum(expr.function, *limits[:-1]) if len(limits) > 1 else expr.function
         values = range(int(_exact(low, known)), int(_exact(high, known)) + 1)
         result = sum((_exact(term.xreplace({index: sp.Integer(k)}), known) for k in values), Fraction(0))
     elif isinstance(expr, sp.Indexed):
@@ -139,7 +151,8 @@ def _float_sum(expr: sp.Sum, known: dict[sp.Basic, Any]) -> Any:
     )
     inner = dict(known)  # what holds an index must not be found again outside of the sum
     shape: tuple[int, ...] = ()
-    for index, low, high in reversed(expr.limits):
+    limits: Any = expr.limits
+    for index, low, high in reversed(limits):
         terms = np.arange(int(_float(low, known)), int(_float(high, known)) + 1, dtype=np.float64)
         inner[index] = terms.reshape(-1, *[1] * depth)
         shape, depth = (len(terms), *shape), depth + 1

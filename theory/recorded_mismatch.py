@@ -27,12 +27,17 @@ ENOUGH = 500  # tokens of a bin that is worth a median
 
 @dataclass(frozen=True)
 class Recorded:
-    """Tokens one engine drew: trainer's probability, displacement, log ratio; per-logit perturbations at 12 positions."""
+    """Tokens one engine drew: trainer's probability, displacement, log ratio; per-logit perturbations at 12 positions.
+
+    `response` and `position` say of which response a token and at which position a perturbation is: what is resampled.
+    """
 
     p: np.ndarray
     eps: np.ndarray
     log_ratio: np.ndarray
+    response: np.ndarray
     delta: np.ndarray
+    position: np.ndarray
 
     def within(self, low: float, high: float) -> np.ndarray:
         """Tokens with low <= p < high."""
@@ -65,7 +70,9 @@ def recorded(engine: str) -> Recorded:
         p=batch.logp_target[mine].exp().numpy(),
         eps=displacement(batch.logp_target, batch.logp_behavior)[mine].numpy(),
         log_ratio=log_ratios(batch, "token")[mine].numpy(),
+        response=mine.nonzero()[:, 0].numpy(),
         delta=delta[torch.isfinite(delta)].numpy(),
+        position=torch.isfinite(delta).nonzero()[:, 0].numpy(),
     )
 
 

@@ -1,4 +1,4 @@
-"""Worlds whose target has shared parameters: one softmax for every prefix, so that the scores of a response add up.
+"""Worlds whose target has shared parameters, such as one softmax for every prefix, so that the scores of a response add up.
 
 A tabular target has a block per prefix and no two positions ever meet in one parameter; what holds for it because of that
 must be tried here.
@@ -23,11 +23,11 @@ from theory.worlds import World
 
 @dataclass(frozen=True, kw_only=True)
 class SharedWorld:
-    """An instance like `theory.worlds.World` with a Markov target."""
+    """An instance like `theory.worlds.World` whose target has parameters that several prefixes share."""
 
     name: str
     env: PrefixTree
-    target: MarkovPolicy
+    target: Policy
     schedule: Schedule
 
     @cached_property

@@ -1,7 +1,8 @@
 """Mistakes of recording that a batch gives away, each a check that says what it saw, and properties worth a warning.
 
 A *fault* means that some recorded number is not what its name says, so that no weight computed from it can be right. A
-*note* is a property of honest data that changes which correction is usable.
+*note* is a property of honest data that changes which correction is usable. Faults with a name of their own, and with their
+power measured, are in `detectors`.
 """
 
 from __future__ import annotations
@@ -12,7 +13,9 @@ from typing import Any
 import torch
 
 from testbed.core.batch import BatchFacts, SegmentedBatch
+from testbed.diagnosis.detectors.registry import findings
 from testbed.diagnosis.gaps import segments_and_all
+from testbed.diagnosis.unit_mean import negative_divergences
 from testbed.weighting.granularity import log_ratios
 
 FAR = 1.0  # nats of a response's log product: a factor e
@@ -21,28 +24,34 @@ NOT_CERTAIN = -0.1  # nats: a token the target finds likelier than this may well
 
 
 def fault_records(
-    batch: SegmentedBatch,
-    facts: BatchFacts,
-    products: list[dict[str, Any]],
-    unit_means: list[dict[str, Any]],
-    negative: list[dict[str, Any]],
+    batch: SegmentedBatch, facts: BatchFacts, products: list[dict[str, Any]], unit_means: list[dict[str, Any]]
 ) -> list[dict[str, Any]]:
     """Make every check.
+
+    Parameters
+    ----------
+    facts : BatchFacts           of the batch as it was recorded
+    products : list              of `product_records`; empty: the tail is not looked at
+    unit_means : list            of `unit_mean_records`, or `unit_mean_scores` where no interval is wanted
 
     Returns
     -------
     list of dict   check, kind ("fault" or "note"), fired (bool), says (a sentence; "" unless fired)
+
+    Gives      all faults together on healthy dumps: see `detectors.registry.BUDGET`, measured in `detectors/power.json`
     """
+    named = {found["check"]: found for found in findings(batch)}
+    cut_off = named["truncated_mass"]["fired"]
     checks = [
         ("zero_variance", "fault", _zero_variance(batch)),
         ("unit_mean", "fault", _unit_mean(unit_means)),
-        ("negative_divergence", "fault", _negative(negative)),
-        ("shift_by_one", "fault", _shifted(batch)),
+        ("negative_divergence", "fault", _negative(negative_divergences(batch))),
         ("label_mixture", "fault", _mixed_labels(batch)),
-        ("filled_with_zero", "fault", _filled(batch)),
+        ("filled_with_zero", "fault", "" if cut_off else _filled(batch)),
+        *((name, found["kind"], found["says"]) for name, found in named.items() if found["kind"] == "fault"),
         ("support_mismatch", "note", _support(facts)),
-        ("low_precision", "note", _low_precision(facts)),
         ("clipped", "note", _clipped(facts)),
+        *((name, found["kind"], found["says"]) for name, found in named.items() if found["kind"] == "note"),
         ("large_products", "note", _large_products(batch)),
         ("heavy_tail", "note", _tail(products)),
     ]
@@ -75,18 +84,21 @@ def _zero_variance(batch: SegmentedBatch) -> str:
 
 
 def _unit_mean(records: list[dict[str, Any]]) -> str:
-    bad = [r for r in records if r["excludes_1"]]
+    bad = [r for r in records if r["alarm"]]
     if not bad:
         return ""
     low = any(r["mean"] < 1 for r in bad)
-    seen = "; ".join(
-        f"{r['ratio']} in segment {r['segment']} has mean {r['mean']:.4f}, by {r['excludes_1']}" for r in bad
-    )
+    seen = "; ".join(f"{r['ratio']} in segment {r['segment']} has mean {r['mean']:.4f}{_beyond(r)}" for r in bad)
     return (
         f"E[w] = 1 is rejected ({seen}): the recorded behavior is not the policy that drew these tokens. Look for a wrong "
         "weight version, a stale cache, log-probs before temperature or top-p, exchanged columns"
         + ("; a mean below 1 also comes from a sampler that cannot draw all the target can" if low else "")
     )
+
+
+def _beyond(record: dict[str, Any]) -> str:
+    score = record["score"]
+    return f", {score:+.1f} standard errors from 1" if score is not None and math.isfinite(score) else ""
 
 
 def _negative(records: list[dict[str, Any]]) -> str:
@@ -95,30 +107,6 @@ def _negative(records: list[dict[str, Any]]) -> str:
     seen = "; ".join(f"{r['direction']} in segment {r['segment']}: {r['kl_k1']:.3g} nats per token" for r in records)
     return (
         f"a divergence estimate is below 0 beyond noise ({seen}): the columns of target and behavior may be exchanged"
-    )
-
-
-def _shifted(batch: SegmentedBatch) -> str:
-    """Log-probs of neighboring tokens agree better than those of the same token."""
-    if batch.horizon < 2:
-        return ""
-    both = batch.mask[:, 1:] & batch.mask[:, :-1]
-    if int(both.sum()) < 16:
-        return ""
-    target, behavior = batch.logp_target, batch.logp_behavior
-
-    def apart(a: torch.Tensor, b: torch.Tensor) -> float:
-        finite = both & torch.isfinite(a) & torch.isfinite(b)
-        return float((a - b).abs()[finite].double().mean()) if int(finite.sum()) >= 16 else math.nan
-
-    here = apart(target[:, 1:], behavior[:, 1:])
-    later, earlier = apart(target[:, :-1], behavior[:, 1:]), apart(target[:, 1:], behavior[:, :-1])
-    if not min(later, earlier) < here:  # also when too few finite pairs are left to tell
-        return ""
-    where = "the next" if later < earlier else "the previous"
-    return (
-        f"the target's log-prob agrees better with the behavior's at {where} token (mean gap {min(later, earlier):.3g} "
-        f"nats) than at its own ({here:.3g}): one column is shifted by a position"
     )
 
 
@@ -159,11 +147,6 @@ def _support(facts: BatchFacts) -> str:
     return (
         f"drawn tokens with probability 0 under the target: {count}; their weight is 0, and so is any product with them"
     )
-
-
-def _low_precision(facts: BatchFacts) -> str:
-    grids = ", ".join(f"`{name}` (grid {grid:g} nats)" for name, grid in facts.low_precision.items())
-    return f"log-probs have passed through a 16-bit format: {grids}; rounded once, they stay rounded" * bool(grids)
 
 
 def _clipped(facts: BatchFacts) -> str:

@@ -3,8 +3,7 @@
     token_rows      one row per token: `sequence` and `position` say where it stands
     response_rows   one row per response: per-token columns hold lists, the others one value for the whole response
 
-A trainer's own format is another entry of LAYOUTS: a function of this module from (table, name of each field's column)
-to flat arrays.
+The formats of trainers, with their padded arrays and masks, are in `adapters`.
 """
 
 from __future__ import annotations
@@ -30,6 +29,11 @@ def flat_fields(table: Table, columns: dict[str, str]) -> dict[str, np.ndarray]:
     InputError   columns of different lengths; no row
     """
     read = {field: table.column(name) for field, name in columns.items()}
+    for field, column in read.items():
+        if column.layout is not None:
+            raise InputError(
+                f"array `{columns[field]}` must be one-dimensional", found=column.layout, hint="one entry per token"
+            )
     layout = "token_rows" if read["logp_behavior"].lengths is None else "response_rows"
     fields = globals()[LAYOUTS[layout]](read, columns, table.names)
     if len(fields["logp_behavior"]) == 0:

@@ -14,7 +14,7 @@ from testbed.diagnosis.gaps import gap_records, segments_and_all
 from testbed.diagnosis.products import product_records
 from testbed.diagnosis.readings import applicable_readings
 from testbed.diagnosis.rule_effects import rule_records
-from testbed.diagnosis.unit_mean import negative_divergences, unit_mean_records
+from testbed.diagnosis.unit_mean import unit_mean_records
 
 
 def diagnose(
@@ -54,13 +54,12 @@ def diagnose(
     gaps = gap_records(batch, seeds["gaps"])
     products = product_records(batch, seeds["products"])
     unit_means = unit_mean_records(batch, seeds["unit_mean"])
-    negative = negative_divergences(gaps, batch, seeds["negative"])
     return {
         "batch": _facts(batch, facts),
         "gaps": gaps,
         "products": products,
         "unit_means": unit_means,
-        "faults": fault_records(batch, facts, products, unit_means, negative),
+        "faults": fault_records(batch, facts, products, unit_means),
         "rules": rule_records(batch, seeds["rules"]),
         "advice": advice_records(batch, seeds["advice"], cost_fresh, cost_replay),
         "readings": applicable_readings(batch),

@@ -55,6 +55,35 @@ def token_mean_interval(
     return asdict(found) | {"method": "bootstrap over responses"}
 
 
+def token_mean_score(values: Float[Tensor, "B T"], selected: Bool[Tensor, "B T"], null: float) -> float | None:
+    """Distance of the mean over selected tokens from a null value, in standard errors with responses as units.
+
+        sum_i (t_i - null n_i) / sqrt(B/(B-1) sum_i (t_i - m n_i)^2),   t_i, n_i sum and number of response i's tokens, m the mean
+
+    Returns
+    -------
+    float   +-inf where the mean is off and no response differs; None with fewer than 20 responses, or a value not finite
+
+    Examples
+    --------
+    >>> values = torch.ones(20, 2) * 0.8
+    >>> token_mean_score(values, values > 0, 0.8), token_mean_score(values, values > 0, 1.0)
+    (0.0, -inf)
+    """
+    counts = selected.sum(1)
+    rows = counts > 0
+    totals = torch.where(selected, values, 0.0).double().sum(1)[rows]
+    counts, n = counts[rows].double(), int(rows.sum())
+    if n < FEWEST or not bool(totals.isfinite().all()):
+        return None
+    mean = totals.sum() / counts.sum()
+    spread = float((totals - mean * counts).square().sum().mul(n / (n - 1)).sqrt())
+    off = float((totals - null * counts).sum())
+    if spread <= 1e-9 * float(counts.sum()):
+        return 0.0 if abs(off) <= 1e-9 * float(counts.sum()) else math.copysign(math.inf, off)
+    return off / spread
+
+
 def response_mean_interval(
     values: Float[Tensor, " B"], seeds: SeedTree, *, level: float = LEVEL
 ) -> dict[str, Any] | None:

@@ -18,17 +18,26 @@ import numpy as np
 
 from testbed.core.errors import InputError
 
-READERS = {".parquet": "read_parquet", ".jsonl": "read_jsonl", ".npz": "read_npz"}
+READERS = {
+    ".parquet": "read_parquet",
+    ".jsonl": "read_jsonl",
+    ".npz": "read_npz",
+    ".pt": "read_pt",
+    ".pth": "read_pt",
+}
+SUFFIXES = "a .parquet, .jsonl or .npz file, or .pt with plain tensors"
 
 
 class Column(NamedTuple):
     """Entries in file order; `lengths` is None unless every row holds a list, whose elements are then strung together.
 
-    `values` is numeric, boolean, or of dtype object with text in it; a missing number is NaN.
+    `values` is numeric, boolean, or of dtype object with text in it; a missing number is NaN. `layout` says that rows came
+    as a rectangular array, whose width says nothing about the length of a response.
     """
 
     values: np.ndarray
     lengths: np.ndarray | None = None
+    layout: str | None = None
 
 
 class Table(NamedTuple):
@@ -39,7 +48,7 @@ class Table(NamedTuple):
 
 
 def read_table(path: str | Path) -> Table:
-    """Open a parquet, JSONL or npz file.
+    """Open a parquet, JSONL, npz or pt file.
 
     Raises
     ------
@@ -48,11 +57,9 @@ def read_table(path: str | Path) -> Table:
     file = Path(path)
     if not file.is_file():
         found = "a folder" if file.is_dir() else "no such file"
-        raise InputError(f"the dump '{file}' must be a file", found=found, hint="a .parquet, .jsonl or .npz file")
+        raise InputError(f"the dump '{file}' must be a file", found=found, hint=SUFFIXES)
     if file.suffix.lower() not in READERS:
-        raise InputError(
-            "a dump must be a .parquet, .jsonl or .npz file", found=f"'{file.name}'", hint="rename or convert it"
-        )
+        raise InputError(f"a dump must be {SUFFIXES}", found=f"'{file.name}'", hint="rename or convert it")
     if file.stat().st_size == 0:
         raise InputError(
             f"the dump '{file.name}' must not be empty", found="0 bytes", hint="was it written completely?"
@@ -160,7 +167,7 @@ def _from_values(name: str, values: list[Any]) -> np.ndarray:
 
 
 def read_npz(file: Path) -> Table:
-    """Read named one-dimensional arrays; pickled objects are refused."""
+    """Read named arrays of one or two dimensions; pickled objects are refused."""
     failures = (zipfile.BadZipFile, zlib.error, pickle.UnpicklingError, ValueError, OSError, EOFError)
 
     def broken(error: Exception) -> InputError:
@@ -184,13 +191,21 @@ def read_npz(file: Path) -> Table:
 
     def column(name: str) -> Column:
         values = read(name)
-        if values.ndim != 1:
-            raise InputError(
-                f"array `{name}` must be one-dimensional", found=f"shape {values.shape}", hint="one entry per token"
-            )
-        return Column(values.astype(object) if values.dtype.kind == "U" else values)
+        if values.ndim not in (1, 2):
+            raise InputError(f"array `{name}` must have one or two dimensions", found=f"shape {values.shape}")
+        flat = values.reshape(-1).astype(object) if values.dtype.kind == "U" else values.reshape(-1)
+        if values.ndim == 1:
+            return Column(flat)
+        return Column(flat, np.full(len(values), values.shape[1], dtype=np.int64), f"shape {values.shape}")
 
     return Table(names, column)
+
+
+def read_pt(file: Path) -> Table:
+    """Read what `torch.save` wrote; see `tensor_files`."""
+    from testbed.diagnosis.tensor_files import read_tensors
+
+    return read_tensors(file)
 
 
 def _first_line(error: Exception) -> str:

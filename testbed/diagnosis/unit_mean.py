@@ -16,11 +16,15 @@ from testbed.core.batch import SegmentedBatch
 from testbed.core.numerics import safe_exp
 from testbed.core.seeds import SeedTree
 from testbed.diagnosis.gaps import GAPS, segments_and_all
-from testbed.diagnosis.response_means import log_e_value, token_mean_interval
+from testbed.diagnosis.response_means import log_e_value, token_mean_interval, token_mean_score
 from testbed.weighting.granularity import log_ratios
 
 FALSE_ALARM = 0.01  # for all tests of one report together
 FINE = 5000  # draws of the bootstrap: its outermost quantiles are read
+ALARM_SCORE, ALARM_E_VALUE = (
+    6.0,
+    1e5,
+)  # standard errors; per test: what the check asks for, far beyond the table's level
 
 
 def unit_mean_records(batch: SegmentedBatch, seeds: SeedTree) -> list[dict[str, Any]]:
@@ -28,61 +32,82 @@ def unit_mean_records(batch: SegmentedBatch, seeds: SeedTree) -> list[dict[str, 
 
     Returns
     -------
-    list of dict   ratio, segment, tokens, mean, level, interval (bootstrap over responses; its level is such that all of
-                   them together contain 1 with probability 0.99 on healthy data with many responses; None with fewer
-                   than 20), log10_e_value
-                   (valid at every n, for means above 1 only), excludes_1 ("", "bootstrap", "e-value" or "both")
+    list of dict   ratio, segment, tokens, mean, score, alarm (see `unit_mean_scores`), level, interval (bootstrap over
+                   responses; its level is such that all of them together contain 1 with probability 0.99 on healthy
+                   data with many responses; None with fewer than 20), log10_e_value (valid at every n, for means above
+                   1 only), excludes_1 ("", "bootstrap", "e-value" or "both")
 
     Gives      E[sum_t (rho_t - 1)] = 0 over a response of any length (S1)
     Numerics   false alarms of the bootstrap on simulated healthy batches, 120 each: at most 2 % from 64 responses on, up
                to 5 % with 20
     """
+    tests = unit_mean_scores(batch)
+    alpha = FALSE_ALARM / len(tests)
+    records = []
+    for test in tests:
+        ratio, selected = test.pop("values"), test.pop("selected")
+        stream = seeds[test["ratio"].split()[0]][str(test["segment"])]
+        interval = token_mean_interval(ratio, selected, stream, level=1 - alpha, resamples=FINE)
+        by = [
+            *(["bootstrap"] if interval and not interval["low"] <= 1 <= interval["high"] else []),
+            *(["e-value"] if test["log10_e_value"] >= -math.log10(alpha) else []),
+        ]
+        excludes = "both" if len(by) == 2 else "".join(by)
+        records.append(test | {"level": 1 - alpha, "interval": interval, "excludes_1": excludes})
+    return records
+
+
+def unit_mean_scores(batch: SegmentedBatch) -> list[dict[str, Any]]:
+    """Make the same tests without intervals.
+
+    Returns
+    -------
+    list of dict   ratio, segment, tokens, mean, score (standard errors from 1, None with fewer than 20 responses),
+                   log10_e_value, alarm (score beyond 6 either way, or the e-value above 1e5 times the number of tests: what
+                   makes the check of that name fire), values, selected
+    """
     numerators = ["target"] + (["proximal"] if batch.logp_proximal is not None else [])
     segments = [(label, selected) for label, selected in segments_and_all(batch) if label is not None]
-    alpha = FALSE_ALARM / (len(numerators) * len(segments))
     records = []
     for numerator in numerators:
         log_ratio = log_ratios(batch, numerator=numerator).double()
         for label, selected in segments:
             ratio, _ = safe_exp(log_ratio, selected)
-            interval = token_mean_interval(
-                ratio, selected, seeds[numerator][str(label)], level=1 - alpha, resamples=FINE
-            )
-            log_e = log_e_value(log_ratio, selected)
-            by = [
-                *(["bootstrap"] if interval and not interval["low"] <= 1 <= interval["high"] else []),
-                *(["e-value"] if log_e >= -math.log(alpha) else []),
-            ]
+            score, log_e = token_mean_score(ratio, selected, 1.0), log_e_value(log_ratio, selected)
+            far = score is not None and abs(score) >= ALARM_SCORE
             records.append(
                 {
                     "ratio": f"{numerator} / behavior",
                     "segment": label,
                     "tokens": int(selected.sum()),
                     "mean": float(ratio[selected].mean()),
-                    "level": 1 - alpha,
-                    "interval": interval,
+                    "score": score,
                     "log10_e_value": log_e / math.log(10),
-                    "excludes_1": "both" if len(by) == 2 else "".join(by),
+                    "alarm": far or log_e >= math.log(ALARM_E_VALUE * len(numerators) * len(segments)),
+                    "values": ratio,
+                    "selected": selected,
                 }
             )
     return records
 
 
-def negative_divergences(gaps: list[dict[str, Any]], batch: SegmentedBatch, seeds: SeedTree) -> list[dict[str, Any]]:
-    """Records of gaps from the behavior whose k1 estimate is below 0 beyond noise, which no divergence can be.
+def negative_divergences(batch: SegmentedBatch) -> list[dict[str, Any]]:
+    """Gaps from the behavior whose k1 estimate is below 0 beyond noise, which no divergence can be.
 
     The mean of log behavior - log other, over tokens the behavior drew, estimates KL(behavior || other) >= 0.
+
+    Returns
+    -------
+    list of dict   gap, direction, segment, kl_k1 (nats per token), score (standard errors from 0, at most -6)
     """
-    tested = [gap for gap in gaps if GAPS[gap["gap"]][1] == "behavior" and gap["segment"] is not None]
-    level = 1 - FALSE_ALARM / max(len(tested), 1)
     found = []
-    for gap in tested:
-        numerator, denominator, _ = GAPS[gap["gap"]]
+    for name, (numerator, denominator, direction) in GAPS.items():
+        if denominator != "behavior" or (numerator == "proximal" and batch.logp_proximal is None):
+            continue
         k1 = -log_ratios(batch, numerator=numerator, denominator=denominator).double()
-        selected = batch.mask & (batch.segment == gap["segment"])
-        interval = token_mean_interval(
-            k1, selected, seeds[gap["gap"]][str(gap["segment"])], level=level, resamples=FINE
-        )
-        if interval is not None and interval["high"] < 0:
-            found.append(gap | {"kl_k1_interval": interval})
+        for label, selected in segments_and_all(batch):
+            score = token_mean_score(k1, selected, 0.0) if label is not None else None
+            if score is not None and score <= -ALARM_SCORE:
+                mean = float(k1[selected].mean())
+                found.append({"gap": name, "direction": direction, "segment": label, "kl_k1": mean, "score": score})
     return found

@@ -9,6 +9,7 @@ __getattr__, __dir__, __all__ = lazy_exports(
         "families": ["logit_noise", "mixture", "steps_behind", "temperature"],
         "markov": ["MarkovPolicy"],
         "perturbed": ["Perturbed", "perturb"],
+        "pretrained": ["PretrainedPolicy", "chat_prompt", "load_pretrained", "pretrained_tokenizer"],
         "schedule": [
             "ExogenousSchedule",
             "PrefixSchedule",

@@ -88,7 +88,8 @@ def load_pretrained(
     dtype : str            "float32" or "bfloat16": of weights and activations
     int8_weights : bool    round every matrix of the blocks to 8 bits with a scale per output channel
     attention : str        which kernel `transformers` uses: "sdpa" (PyTorch's fused one) or "eager"
-    weights                what `read_llama` gave, to read the file once for several models; None = read it now
+    weights                what `read_llama` gave, to read the file once for several models, which then share what they
+                           need not convert; None = read it now
 
     Raises
     ------
@@ -100,11 +101,13 @@ def load_pretrained(
     weights = read_llama() if weights is None else weights
     transformers = optional_module("transformers")
     config = transformers.LlamaConfig(**weights.config, attn_implementation=attention, eos_token_id=END)
-    network = transformers.LlamaForCausalLM(config).to(DTYPES[dtype]).eval()
+    with torch.device("meta"):  # no room and no random numbers for weights that are replaced at once
+        network = transformers.LlamaForCausalLM(config).eval()
+    rotary = network.model.rotary_emb
+    network.model.rotary_emb = type(rotary)(config=config)  # its buffers are computed, not loaded
     rounded = {name for name, tensor in weights.state.items() if ".layers." in name and tensor.ndim == 2}
-    network.load_state_dict(
-        {name: rounded_to_int8(w) if int8_weights and name in rounded else w for name, w in weights.state.items()}
-    )
+    state = {name: rounded_to_int8(w) if int8_weights and name in rounded else w for name, w in weights.state.items()}
+    network.load_state_dict({name: w.to(DTYPES[dtype]) for name, w in state.items()}, assign=True)
     return PretrainedModel(network)
 
 

@@ -10,7 +10,7 @@ import torch
 from testbed.core.choices import RandomChooser
 from testbed.core.errors import InputError, TooLarge
 from testbed.policies import pretrained
-from testbed.policies.gguf_weights import halves_first, optional_module, weights_path
+from testbed.policies.gguf_weights import halves_first, optional_module, read_llama, weights_path
 from testbed.policies.pretrained import PretrainedPolicy, load_pretrained
 from testbed.policies.row_caches import RowCaches
 from tests.policies.language_models import CountingModel
@@ -111,26 +111,28 @@ def test_rows_of_a_head_are_reordered_from_pairs_to_halves():
 def test_missing_weights_are_one_sentence_with_the_remedy(monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     for act in (weights_path, pretrained.pretrained_tokenizer.__wrapped__, load_pretrained):
-        with pytest.raises(InputError, match="weights must be installed.*make real"):
+        with pytest.raises(InputError, match=r"weights must be installed.*make real"):
             act()
 
 
 def test_a_missing_package_is_one_sentence_with_the_remedy():
-    with pytest.raises(InputError, match="no_such_package_here must be installed.*make real"):
+    with pytest.raises(InputError, match=r"no_such_package_here must be installed.*make real"):
         optional_module("no_such_package_here")
 
 
 @pytest.mark.repro
+@pytest.mark.timeout(600)
 def test_the_real_model_answers_and_its_engines_nearly_agree():
     prompts = [pretrained.chat_prompt("What is 3 + 4? Answer with the number."), pretrained.chat_prompt("Hello")]
-    policy = PretrainedPolicy(load_pretrained(), prompts)
+    weights = read_llama()
+    policy = PretrainedPolicy(load_pretrained(weights=weights), prompts)
     group, tokens = torch.tensor([0, 1]), torch.tensor([[35, 1232, 216, 36], [19556, 17, 1073, 416]])
     decoder, full = policy.decoder(group), policy.at(group).log_probs(tokens)
     for t in (0, 3):
         step = decoder.next_log_probs(tokens[:, :t], torch.arange(2))
         assert torch.allclose(step, full[:, t], rtol=0, atol=1e-3)
-    rough = PretrainedPolicy(load_pretrained("bfloat16"), prompts).at(group).score(tokens)
-    ints = PretrainedPolicy(load_pretrained(int8_weights=True), prompts).at(group).score(tokens)
+    rough = PretrainedPolicy(load_pretrained("bfloat16", weights=weights), prompts).at(group).score(tokens)
+    ints = PretrainedPolicy(load_pretrained(int8_weights=True, weights=weights), prompts).at(group).score(tokens)
     exact = policy.at(group).score(tokens)
     assert 0 < float((rough - exact).abs().max()) < 1
     assert 0 < float((ints - exact).abs().max()) < 1

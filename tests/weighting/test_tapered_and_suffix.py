@@ -56,6 +56,8 @@ def test_padding_triggers_nothing_and_a_tie_does_not_either():
     row = torch.tensor([[9.0, edge, 0.0, 0.0]], dtype=torch.float64)
     batch = batch_with_ratios(row, mask=[[False, True, True, True]], reward=[-1.0])
     assert weigh("mu_grpo", batch).gate[0].tolist() == [False, True, True, True]
+    always = batch_with_ratios([[0.0, 0.0, 0.0]], mask=[[False, True, True]], reward=[-1.0])
+    assert weigh("mu_grpo", always, trigger_high=0.9).gate[0].tolist() == [False, True, False]
 
 
 def test_the_low_side_can_trigger_too(rng):

@@ -26,8 +26,9 @@ from theory.theorem import Claim, Quantities, Theorem
 EPS, DELTA = sp.symbols("sigma_eps sigma_delta", positive=True)
 S, R = sp.symbols("S r", nonnegative=True)
 CONCENTRATIONS = (0.0, 0.25, 0.5, 0.75, 1.0)
+MODELS = {"moe": "MoE", "dense": "Dense"}  # as the tables name them
 WORST_FIT = 0.1  # relative error of Table 4's entries
-SPREADS = {"MoE": (0.2947, 0.336), "Dense": (0.0997, 0.079)}  # CIS Tables 6 and 3: sd(eps), sd(delta)
+SPREADS = {"moe": (0.2947, 0.336), "dense": (0.0997, 0.079)}  # CIS Tables 6 and 3: sd(eps), sd(delta)
 
 
 @dataclass(frozen=True)
@@ -46,10 +47,10 @@ def fit_rows(name: str) -> list[FitRow]:
 def measure(part: Part) -> Quantities:
     """How near the calibrated laws come, what the spreads need, where the recorded ratios lie."""
     if part.name in SPREADS:
-        found = correlation_readings(part.name, CONCENTRATIONS)
+        found = correlation_readings(MODELS[part.name], CONCENTRATIONS)
         eps, delta = SPREADS[part.name]
         values: dict[str, Any] = {"correlation": [x.correlation for x in found], "own_sd": [x.own_sd for x in found]}
-        if part.name == "MoE":
+        if part.name == "moe":
             values |= {"needed": min(values["correlation"]), "none": 0.0, "sd_eps": eps, "sd_delta": delta}
         return values
     if part.name in ENGINES:

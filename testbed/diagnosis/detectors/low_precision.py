@@ -1,0 +1,24 @@
+"""Log-probs that have passed through a 16-bit format: all of at least 16 distinct values lie on its grid.
+
+The search is made when a batch is built (`testbed.core.batch_checks.low_precision_grid`); a value rounded once stays
+rounded, whatever it is stored in now. By chance this happens with probability below 2^-256.
+
+POWER
+"""
+
+from __future__ import annotations
+
+from testbed.core.batch import SegmentedBatch
+
+KIND = "note"
+
+
+def measure(batch: SegmentedBatch) -> dict[str, float]:
+    """Rounding grid in nats of each column that has one."""
+    return dict(batch.facts.low_precision)
+
+
+def verdict(measured: dict[str, float]) -> str:
+    """Name the columns and their grids."""
+    grids = ", ".join(f"`{name}` (grid {grid:g} nats)" for name, grid in measured.items())
+    return f"log-probs have passed through a 16-bit format: {grids}; rounded once, they stay rounded"

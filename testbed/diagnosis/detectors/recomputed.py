@@ -1,0 +1,61 @@
+"""Log-probs that were computed again instead of recorded: bitwise equal where weights or engines differ.
+
+Two engines, or two versions of the weights, do not agree to the last bit on tokens that are neither sure nor impossible;
+where they do, one column was computed in the other's place. What must differ is told by tags: tokens of a version that is
+not the newest, and tokens drawn by two or more engines. Without tags, equality may mean that nothing lies between the two
+policies; see the check `zero_variance`.
+
+POWER
+"""
+
+from __future__ import annotations
+
+from jaxtyping import Bool
+from torch import Tensor
+
+from testbed.core.batch import SegmentedBatch
+
+KIND = "fault"
+FEWEST = 32  # tokens that must differ
+EQUAL = 0.5  # share of them that are bitwise equal
+SURE = -1e-3  # nats: surer tokens may agree by rounding
+
+
+def measure(batch: SegmentedBatch) -> dict[str, float]:
+    """Share of bitwise equal log-probs among tokens that must differ: behavior/target by version, behavior/trainer by engine."""
+    found: dict[str, float] = {}
+    behavior = batch.logp_behavior.double()
+    open_token = batch.mask & (behavior < SURE)
+
+    def share(other: Tensor, must_differ: Bool[Tensor, "B T"]) -> float | None:
+        chosen = open_token & must_differ
+        return float((behavior == other.double())[chosen].double().mean()) if int(chosen.sum()) >= FEWEST else None
+
+    if batch.version is not None and len(batch.version[batch.mask].unique()) > 1:
+        stale = batch.version < batch.version[batch.mask].max()
+        if (equal := share(batch.logp_target, stale)) is not None:
+            found["stale_equal"] = equal
+    if batch.engine is not None and len(batch.engine[batch.mask].unique()) > 1:
+        trainer = batch.logp_target if batch.logp_proximal is None else batch.logp_proximal
+        if (equal := share(trainer, batch.mask)) is not None:
+            found["engines_equal"] = equal
+    return found
+
+
+def verdict(measured: dict[str, float]) -> str:
+    """Say which column was computed again, or nothing."""
+    seen = []
+    if measured.get("stale_equal", 0.0) >= EQUAL:
+        seen.append(
+            f"{measured['stale_equal']:.0%} of the earlier versions' tokens have exactly the target's log-prob as the behavior's"
+        )
+    if measured.get("engines_equal", 0.0) >= EQUAL:
+        seen.append(
+            f"{measured['engines_equal']:.0%} of the tokens of several engines have exactly the trainer's log-prob"
+        )
+    if not seen:
+        return ""
+    return (
+        "; ".join(seen)
+        + ": the behavior's log-probs were recomputed, not recorded, and ratios hide what they should show"
+    )

@@ -1,0 +1,28 @@
+"""Every detector by name. Thresholds are fixed numbers: set on calibration streams, their error rates measured on others."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+from testbed.core.batch import SegmentedBatch
+
+DETECTORS = ("shift_by_one", "temperature", "truncated_mass", "recomputed", "version_tags", "low_precision")
+BUDGET = 0.002  # of a healthy dump setting off any fault: what the evaluation must stay below, with 95% confidence
+
+
+def findings(batch: SegmentedBatch) -> list[dict[str, Any]]:
+    """Ask every detector.
+
+    Returns
+    -------
+    list of dict   check, kind ("fault" or "note"), fired, says ("" unless fired), measured (name -> number; empty where the
+                   batch cannot tell)
+    """
+    records = []
+    for name in DETECTORS:
+        module = importlib.import_module(f"testbed.diagnosis.detectors.{name}")
+        measured = module.measure(batch)
+        says = module.verdict(measured) if measured else ""
+        records.append({"check": name, "kind": module.KIND, "fired": bool(says), "says": says, "measured": measured})
+    return records
