@@ -19,6 +19,7 @@ def draw(records: list[Any], out: Path, name: str = "displacement_vs_confidence"
     """Draw a panel of bands per source, then both MADs of all of them; bars are 95 % intervals, dots printed numbers."""
     drawn = records[0]["result"]
     curves = {source: _enough(curve) for source, curve in drawn["curves"].items()}
+    curves = {source: curve for source, curve in curves.items() if curve["doubt"]}
     columns = 2
     rows = -(-(len(curves) + 2) // columns)
     with drawing("page", 0.7 + 2.0 * rows, nrows=rows, ncols=columns) as (figure, grid):

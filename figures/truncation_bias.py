@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ LOOK: dict[str, tuple[str, str]] = {  # arm -> color, marker
     "KPop": (COLORS[2], "+"), "CIS, odds": (COLORS[0], "o"), "CIS, linear": (COLORS[4], "D"),
     "CIS, loglinear": (COLORS[6], "v"),
 }  # fmt: skip
-LEAST = 1e-7  # a bias below this is drawn on the lower edge
+LEAST = 1e-12  # an interval that reaches 0 is drawn down to here
 
 
 def draw(records: list[Any], out: Path, name: str = "truncation_bias") -> list[Path]:
@@ -28,7 +29,11 @@ def draw(records: list[Any], out: Path, name: str = "truncation_bias") -> list[P
             places = {arm: (k - (len(arms) - 1) / 2) * 0.13 for k, arm in enumerate(arms)}
             for arm in arms:
                 _biases(axes, arm, places[arm], curve["bias by range"][arm])
+            cut = [-float(one[0]) for arm in arms for one in curve["bias by range"][arm] if float(one[0]) < 0]
             axes.set(yscale="log", ylabel="cut off, E[k - w]", title=source)
+            axes.set_ylim(*((min(cut) / 2, 3 * max(cut)) if cut else (LEAST, 1)))
+            if not cut:
+                axes.annotate("nothing is cut off in this sample", (0.5, 0.5), xycoords="axes fraction", ha="center")
             if "second moment by range" in curve:
                 below = next(panels)
                 for arm in arms:
@@ -49,11 +54,12 @@ def draw(records: list[Any], out: Path, name: str = "truncation_bias") -> list[P
 
 
 def _biases(axes: Any, arm: str, shift: float, values: list[list[float]]) -> None:
-    """One marker per range, with its interval where there is one."""
+    """One marker per range where something is cut off, with its interval where there is one."""
     color, marker = LOOK[arm]
-    for k, (value, low, high) in enumerate(values):
-        size, ends = max(-value, LEAST), (max(-high, LEAST), max(-low, LEAST))
-        axes.plot([k + shift], [size], marker, color=color, ms=4.5, mfc="none", linestyle="none", clip_on=False,
-                  label=arm if k == 0 else None)  # fmt: skip
-        if ends[0] < ends[1]:
-            axes.plot([k + shift] * 2, ends, color=color, linewidth=1, clip_on=False)
+    axes.plot([], [], marker, color=color, ms=4.5, mfc="none", linestyle="none", label=arm)
+    for k, (value, low, high) in enumerate([map(float, triple) for triple in values]):
+        if math.isnan(value) or value == 0:  # no token in the range, or none that the rule touches
+            continue
+        axes.plot([k + shift], [-value], marker, color=color, ms=4.5, mfc="none", linestyle="none")
+        if low < high:
+            axes.vlines(k + shift, max(-high, LEAST), -low, color=color, linewidth=1)

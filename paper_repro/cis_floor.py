@@ -65,7 +65,7 @@ PUZZLE = (
     "puzzle: 33.41 falls to 29.02 although no weight min(k, cap) can move by 1%, and those of recorded tokens move less still: "
     "without a floor the cap still cuts only displacements above a constant (lambda, or log(1 + lambda) for the linear form), "
     "which are rare. A format in which 1 - p rounds to 0 does not help: the cap is then 1, and k is nearer to 1 than the format "
-    "can say. What remains is seed noise (three seeds) or a formula other than the three readings. Nothing here builds on this row"
+    "can say. What remains: seed noise (three seeds), or a formula other than the three readings. Nothing here builds on this row"
 )
 
 

@@ -126,6 +126,35 @@ def pretrain(
 
 
 @app.command()
+def engines(
+    weights: Annotated[
+        Path | None, typer.Argument(metavar="[WEIGHTS]", help="Weights of `pretrain --out`; else two random models.")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Seed of random weights, prompts and draws.")] = 0,
+    json: Json = None,
+) -> None:
+    """Print which part of an engine's arithmetic makes how much mismatch.
+
+    A sampler (bfloat16, int8, another order of summation, its own router, cached steps) draws responses, a float32 trainer
+    scores them, and each difference is then made alone. For experts, also how many layers route differently.
+    """
+    from testbed.core.records import require_writable
+    from testbed.diagnosis.engine_mismatch import engine_report, untrained
+    from testbed.diagnosis.sections import print_sections
+    from testbed.policies.transformer import Transformer
+
+    if json is not None:
+        require_writable(json)
+    if weights is None:
+        models = {"random": untrained(0, seed), "random experts": untrained(8, seed)}
+    else:
+        models = {weights.stem: Transformer.load(weights)}
+    sections, record = engine_report(models, seed)
+    _write(json, record, seed)
+    print_sections(sections)
+
+
+@app.command()
 def sample() -> None:
     """Print the path of the bundled rollouts.
 

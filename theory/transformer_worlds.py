@@ -161,6 +161,11 @@ def hazard_world() -> TransformerWorld:
     return transformer_world("hazard", DENSE, ("student", "stale"), hazard=0.3)
 
 
+def step_reward_world() -> TransformerWorld:
+    """A dense model rewarded token by token: a stale start, continued with Gaussian noise."""
+    return transformer_world("steps", STEPS, ("staler", "gaussian"), cuts((1,)))
+
+
 def wide_world() -> TransformerWorld:
     """Five tokens, four positions, 625 responses: two stale tokens, then Gaussian noise."""
     return transformer_world("wide", WIDE, ("staler", "gaussian"), cuts((2,)))

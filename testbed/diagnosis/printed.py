@@ -5,21 +5,23 @@ from __future__ import annotations
 from typing import Any
 
 from testbed.diagnosis.advice_printed import advice_sections
+from testbed.diagnosis.displacement_printed import displacement_section
+from testbed.diagnosis.rules_printed import rules_section
 from testbed.diagnosis.sections import Section, number, share, with_interval
 
 MOST_COLUMNS = 3  # segments shown beside each other
-ABBREVIATED = {"token": "token", "segment": "seg", "response": "resp"}
 
 
 def report_sections(record: dict[str, Any]) -> list[Section]:
     """Sections of the record `diagnose` returns."""
     return [
-        _batch(record["batch"]),
+        _batch(record["batch"], record.get("format"), record.get("format_notes", [])),
         _checks(record["faults"]),
         _gaps(record["gaps"]),
+        displacement_section(record["displacements"]),
         _unit_means(record["unit_means"]),
         _products(record["products"]),
-        _rules(record["rules"]),
+        rules_section(record["rules"]),
         *advice_sections(record["advice"]),
         _readings(record["readings"]),
     ]
@@ -29,13 +31,14 @@ def _plural(count: int, word: str) -> str:
     return f"{count} {word}" + ("" if count == 1 else "s")
 
 
-def _batch(facts: dict[str, Any]) -> Section:
+def _batch(facts: dict[str, Any], layout: str | None, notes: list[str]) -> Section:
     says = (
         f"{_plural(facts['responses'], 'response')} in {_plural(facts['groups'], 'group')}, {_plural(facts['tokens'], 'token')} "
         f"(longest response {facts['longest']}), drawn in {_plural(len(facts['segments']), 'segment')} by "
         f"{_plural(facts['behaviors'], 'behavior')}; mean reward {number(facts['mean_reward'])}."
     )
-    return Section(title="BATCH", says=says)
+    read = [f"Read as a dump of {layout}" + "".join(f"; {note}" for note in notes) + "."]
+    return Section(title="BATCH", says=says, remarks=read if layout not in (None, "testbed") else [])
 
 
 def _checks(faults: list[dict[str, Any]]) -> Section:
@@ -178,41 +181,6 @@ def _products(products: list[dict[str, Any]]) -> Section:
     if len(shown) < len(products):
         remarks.append(f"Of {len(products)} segments the first and the last are shown; the JSON record has all.")
     return Section(title="PRODUCTS THROUGH EACH SEGMENT", says=says, header=header, rows=rows, remarks=remarks)
-
-
-def _rules(effects: dict[str, Any]) -> Section:
-    rules = effects["rules"]
-    shift = {r["rule"]: r["mean_weight"] - r["mean_raw"] for r in rules}
-    most = max(shift, key=lambda name: abs(shift[name]))
-    noisiest = max(rules, key=lambda r: r["second_moment_applied"])
-    says = (
-        f"`{most}` moves the mean weight most ({shift[most]:+.2f}), which is bias; `{noisiest['rule']}` keeps the largest "
-        f"second moment ({number(noisiest['second_moment_applied'])}), which is noise."
-    )
-    rows = [
-        (
-            r["rule"],
-            ABBREVIATED[r["unit"]],
-            share(r["acted_share"]),
-            with_interval(r["mean_weight"], r["mean_weight_interval"]),
-            number(r["excess"], 2),
-            number(r["second_moment_applied"]),
-            share(r["ess_share_applied"]),
-        )
-        for r in rules
-    ]
-    header = ("rule", "per", "acted", "mean [95%]", "excess", "E w^2", "ESS")
-    remarks = [
-        "acted: share of tokens. mean, E w^2, ESS: of the applied weights; the raw ones are those of the rule named after "
-        "the granularity (`exact` for tokens). excess: mean of (raw - applied)+, the truncation bias. Means per token or "
-        "segment of a product also tell that the target writes shorter or longer responses. Default parameters (`rules` "
-        "lists them)"
-        + (", spire's are the caps advised below" if any(r["rule"] == "spire" for r in rules) else "")
-        + f"; advantage of clip-type rules: {effects['advantage']}."
-    ]
-    for name, fields in effects["left_out"].items():
-        remarks.append(f"Left out: {name}, which needs " + ", ".join(f"`{field}`" for field in fields) + ".")
-    return Section(title="RULES", says=says, header=header, rows=rows, remarks=remarks, text=("per",))
 
 
 def _readings(found: dict[str, Any]) -> Section:

@@ -9,6 +9,7 @@ from testbed.core.errors import InputError
 from testbed.core.seeds import SeedTree
 from testbed.diagnosis.advice import advice_records
 from testbed.diagnosis.advised_share import COST_FRESH, COST_REPLAY
+from testbed.diagnosis.confidence_bins import confidence_records
 from testbed.diagnosis.faults import fault_records
 from testbed.diagnosis.gaps import gap_records, segments_and_all
 from testbed.diagnosis.products import product_records
@@ -30,7 +31,7 @@ def diagnose(
 
     Returns
     -------
-    dict   batch, gaps, products, unit_means, faults, rules, advice, readings; see the module of each
+    dict   batch, gaps, displacements, products, unit_means, faults, rules, advice, readings; see the module of each
 
     Raises
     ------
@@ -57,6 +58,7 @@ def diagnose(
     return {
         "batch": _facts(batch, facts),
         "gaps": gaps,
+        "displacements": confidence_records(batch, seeds["displacements"]),
         "products": products,
         "unit_means": unit_means,
         "faults": fault_records(batch, facts, products, unit_means),

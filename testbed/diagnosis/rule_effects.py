@@ -7,6 +7,7 @@ mean of an exact response weight would come out as a ratio of mean lengths inste
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -15,7 +16,7 @@ from torch import Tensor
 
 from testbed.core.batch import SegmentedBatch
 from testbed.core.seeds import SeedTree
-from testbed.diagnosis.response_means import token_mean_interval
+from testbed.diagnosis.shared_draws import SharedDraws
 from testbed.estimators.advantage import group_advantage
 from testbed.stats.weight_statistics import ess, mean_weight, second_moment
 from testbed.weighting.registry import RULES
@@ -38,12 +39,15 @@ def rule_records(batch: SegmentedBatch, seeds: SeedTree) -> dict[str, Any]:
     Returns
     -------
     dict   advantage (where clip-type rules take its sign from), rules (list of records: rule, granularity, parameters,
-           unit, acted_share, mean_weight, mean_weight_interval, mean_raw, second_moment_raw, second_moment_applied,
-           ess_share_raw, ess_share_applied, excess = E(raw - applied)+, raised = E(applied - raw)+, saturated),
-           left_out (rule -> fields the batch lacks)
+           unit, acted_share, mean_weight, mean_raw, bias = E(applied - raw), second_moment_raw, second_moment_applied,
+           ess_share_raw, ess_share_applied, excess = E(raw - applied)+, raised = E(applied - raw)+, saturated), left_out
+           (rule -> fields the batch lacks). bias, excess and raised are None where a raw ratio overflows. Each of
+           acted_share, mean_weight, bias, excess and second_moment_applied has a bootstrap over responses beside it, in
+           NAME_interval, all rules on the same draws
     """
     advantage, origin = batch_advantage(batch)
     units = {unit: _unit_mask(batch, unit) for unit in set(UNITS.values())}
+    draws = SharedDraws(batch.batch_size, seeds)
     rules, left_out = [], {}
     for name, rule in RULES.items():
         missing = [field for field in rule.needs if getattr(batch, field) is None]
@@ -52,7 +56,7 @@ def rule_records(batch: SegmentedBatch, seeds: SeedTree) -> dict[str, Any]:
             continue
         weights = weigh(name, batch, advantage if rule.needs_advantage else None)
         unit = UNITS[weights.granularity]
-        rules.append(_effect(weights, batch, unit, units[unit], seeds[name]))
+        rules.append(_effect(weights, batch, unit, units[unit], draws))
     return {"advantage": origin, "rules": rules, "left_out": left_out}
 
 
@@ -73,25 +77,33 @@ def _unit_mask(batch: SegmentedBatch, unit: str) -> Bool[Tensor, "B T"]:
 
 
 def _effect(
-    weights: Weights, batch: SegmentedBatch, unit: str, counted: Bool[Tensor, "B T"], seeds: SeedTree
+    weights: Weights, batch: SegmentedBatch, unit: str, counted: Bool[Tensor, "B T"], draws: SharedDraws
 ) -> dict[str, Any]:
-    raw, value = weights.raw.double(), weights.value.double()
+    raw, value, acted = weights.raw.double(), weights.value.double(), weights.acted.double()
     picked_raw, picked = raw[counted], value[counted]
     number = len(picked)
+    finite = not weights.saturated  # of an infinite ratio nothing is the truncation bias
+    change = torch.where(counted, value - raw, 0.0) if finite else torch.full_like(value, math.nan)
+    of_units = draws.intervals([value, value.square(), change, (-change).clamp(min=0)], counted)
     return {
         "rule": weights.rule,
         "granularity": weights.granularity,
         "parameters": dict(weights.params),
         "unit": unit,
-        "acted_share": float(weights.acted[batch.mask].double().mean()),
+        "acted_share": float(acted[batch.mask].mean()),
+        "acted_share_interval": draws.intervals([acted], batch.mask)[0],
         "mean_weight": float(mean_weight(picked, which="applied")),
-        "mean_weight_interval": token_mean_interval(value, counted, seeds),
+        "mean_weight_interval": of_units[0],
         "mean_raw": float(mean_weight(picked_raw)),
+        "bias": float(change[counted].mean()) if finite else None,
+        "bias_interval": of_units[2],
         "second_moment_raw": float(second_moment(picked_raw)),
         "second_moment_applied": float(second_moment(picked, which="applied")),
+        "second_moment_applied_interval": of_units[1],
         "ess_share_raw": float(ess(picked_raw)) / number,
         "ess_share_applied": float(ess(picked, which="applied")) / number,
-        "excess": float((picked_raw - picked).clamp(min=0).mean()),
-        "raised": float((picked - picked_raw).clamp(min=0).mean()),
+        "excess": float((-change[counted]).clamp(min=0).mean()) if finite else None,
+        "excess_interval": of_units[3],
+        "raised": float(change[counted].clamp(min=0).mean()) if finite else None,
         "saturated": weights.saturated,
     }

@@ -7,13 +7,18 @@ import struct
 from pathlib import Path
 
 from testbed.core.errors import InputError
-from theory.report_parts.markup import Markup, element
+from theory.report_parts.markup import Markup, element, safe
 from theory.report_parts.notation import prose
 
 SIGNATURE = b"\x89PNG\r\n\x1a\n"
 WIDE = 1000  # pixels: a wider image scrolls on a narrow screen
 OVERVIEW = "mutant_margins"
-SHOWN = {"S4": "bias_readings", "S10": "bound_vs_moment", "O1": "mse_vs_cap", "K1": "mse_vs_share", "K5": "equilibrium"}
+SHOWN = {  # theorem -> the figures under it
+    "S4": ("bias_readings",), "S10": ("bound_vs_moment",), "O1": ("mse_vs_cap",), "K1": ("mse_vs_share",),
+    "K5": ("equilibrium",), "C3": ("displacement_vs_confidence",), "C4": ("cap_vs_confidence",), "C6": ("truncation_bias",),
+    "C17": ("displacement_tails", "flips"),
+}  # fmt: skip
+ELSEWHERE = {"C7": ("C4", "C6"), "C9": ("C4",), "C10": ("C6",), "C17": ("C3",)}  # theorem -> where more of it is shown
 CAPTIONS = {
     "mutant_margins": "By how much every mutant misses the tolerance of its theorem. The dashed line is what counts as caught; "
     "a surviving mutant would be an open square.",
@@ -28,7 +33,33 @@ CAPTIONS = {
     "the stationary point that is the worst mixture; shaded: ruled out. Prices are the multipliers.",
     "equilibrium": "Best share of replay given the ages that the share in use causes. It meets the dotted line once, never, "
     "twice or three times; where it leaps over the line there is no equilibrium.",
+    "displacement_vs_confidence": "Displacement of drawn tokens against 1-p: bands hold 10 to 90 and 1 to 99 % of them. The laws "
+    "are exact, the rollouts have bars (95 %, whole responses drawn anew); diamonds are the paper's Table 7. The spread of the "
+    "displacement hardly depends on 1-p, that of log k falls with it.",
+    "cap_vs_confidence": "Largest ratio that each token rule leaves alone, at its defaults. Caps of CIS tighten with the trainer's "
+    "confidence until the floor; its odds reading crosses a cap of 2 at the dot. KPop's gate opens without bound for doubtful "
+    "tokens, bands on the ratio ignore confidence.",
+    "truncation_bias": "What caps and masks cut off, by confidence of the drawn token, exact under the calibrated noise of a "
+    "mixture of experts. A constant cap of 2 takes more than CIS from doubtful tokens and less from sure ones. Below: what is "
+    "left of the second moment, which has no bound without a cap.",
+    "displacement_tails": "How often the perturbation of a logit and the displacement exceed x: calibrated laws, the bundled "
+    "rollouts (bands: 95 %, whole positions or responses drawn anew), and the numbers printed in the paper's Tables 3, 5, 6.",
+    "flips": "Spread of the perturbation of a logit by the number of layers that route the token to other experts. Bars: Table 4 "
+    "by bin, most of whose last bin has little more than 7 layers; dashed: the dense model.",
 }
+
+
+def pictures(theorem: str, folder: Path | None) -> list[Markup]:
+    """The images under one theorem, and a line of links to those under others; nothing where the folder has none."""
+    found = [image for name in SHOWN.get(theorem, ()) if (image := picture(name, folder)) is not None]
+    others = [
+        other for other in ELSEWHERE.get(theorem, ())
+        if folder is not None and any((folder / f"{name}.png").is_file() for name in SHOWN[other])
+    ]  # fmt: skip
+    if not others:
+        return found
+    links = [safe(", " if k else None, element("a", other, href=f"#{other}")) for k, other in enumerate(others)]
+    return [*found, element("p", "More of it is in the figures under ", *links, ".", class_="soft")]
 
 
 def picture(name: str | None, folder: Path | None) -> Markup | None:

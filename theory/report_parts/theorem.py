@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from theory.report_parts.images import SHOWN, picture
+from theory.report_parts.images import pictures
 from theory.report_parts.markup import Markup, Piece, element, folded, name_code, safe, table
 from theory.report_parts.notation import number, prose
 from theory.report_parts.rows import tables
@@ -54,7 +54,7 @@ def article(verdict: dict[str, Any], figures: Path | None) -> Markup:
         _derivation(name, verdict.get("derivation")),
         _titled("Claims", _claims(verdict["claims"])) if verdict.get("claims") else _first_claim(verdict),
         tables(verdict.get("table") or []),
-        picture(SHOWN.get(name), figures),
+        *pictures(name, figures),
         _mutants(verdict.get("mutants") or []),
         _titled("Sampled check", _sampled(verdict["sampled"])) if verdict.get("sampled") else None,
         _titled("What it means", element("p", prose(verdict["outcome"]))) if verdict.get("outcome") else None,

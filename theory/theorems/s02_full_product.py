@@ -16,13 +16,20 @@ from testbed.policies.tabular import TabularPolicy
 from testbed.weighting.rules import weigh
 from theory import bugs
 from theory.derivation import Derivation, Step
+from theory.nested_updates import nested_derivation
 from theory.sampled import MeanCheck
 from theory.symbols import symbolic_world
 from theory.theorem import Claim, Mutant, Quantities, Theorem
+from theory.transformer_worlds import TransformerWorld, transformer_worlds
 from theory.worlds import World, standard_worlds, world
 
 
-def measure(instance: World) -> Quantities:
+def instances() -> list[World | TransformerWorld]:
+    """Tabular worlds, and transformers of up to 625 responses."""
+    return [*standard_worlds(), *transformer_worlds(wide=True)]
+
+
+def measure(instance: World | TransformerWorld) -> Quantities:
     """Expected full-product gradient of the library against the library's exact gradient of J."""
     batch = instance.batch
     terms = gradient_terms(batch, weigh("sequence_product", batch), instance.target)
@@ -73,6 +80,13 @@ def _derivation(shape: tuple[Any, ...]) -> Derivation:
     return Derivation([chain], w.point, w.bind)
 
 
+def derive(instance: World | TransformerWorld) -> Derivation:
+    """Logit by logit for a tabular world, parameter by parameter for a transformer."""
+    if isinstance(instance, TransformerWorld):
+        return nested_derivation("S2", instance.env.horizon)
+    return _derivation(instance.shape)
+
+
 def uncovered_world() -> list[World]:
     """A first behavior that never draws token 0, although the target does."""
     base = world("uncovered", 2, 2, cuts((1,)))
@@ -87,7 +101,7 @@ def sampled() -> MeanCheck:
     return MeanCheck.of_weighted_reward("S2", instance, effect=0.25)
 
 
-TOLD_APART = ("two_segments", "three_segments")
+TOLD_APART = ("two_segments", "three_segments", "transformer_dense", "transformer_experts")
 WHY = "needs at least two different behaviors, one token of each"
 THEOREM = Theorem(
     id="S2",
@@ -102,9 +116,9 @@ THEOREM = Theorem(
     source="literature (importance sampling of the score-function estimator); SPIRE's first reading",
     reading=True,
     claims=(Claim("unbiased", "equal", "estimator", "gradient", "full-product estimator has mean grad J"),),
-    instances=standard_worlds,
+    instances=instances,
     measure=measure,
-    derive=lambda instance: _derivation(instance.shape),
+    derive=derive,
     sampled=sampled,
     outcome="Reading 1 of SPIRE (full product) is unbiased with a terminal reward.",
     mutants=(

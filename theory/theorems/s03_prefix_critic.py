@@ -11,6 +11,7 @@ import sympy as sp
 import torch
 from torch import Tensor
 
+from testbed.core.prefix_order import node_count
 from testbed.estimators import per_decision
 from testbed.estimators.gradient import gradient_terms
 from testbed.estimators.per_decision import per_decision_gradient_terms
@@ -19,11 +20,13 @@ from testbed.exact.moments import moments
 from testbed.exact.values import action_values
 from testbed.weighting.rules import weigh
 from theory.derivation import Derivation, Step
+from theory.nested_updates import baseline_derivation
 from theory.planting import planted
 from theory.prefix_bugs import prefix_before_the_token
 from theory.small_worlds import along, long_worlds, small_worlds, uncovered_world
 from theory.symbols import SymbolicWorld, symbolic_world
 from theory.theorem import Claim, Mutant, Quantities, Theorem
+from theory.transformer_worlds import TransformerWorld, step_reward_world, transformer_worlds
 from theory.worlds import STREAM, World
 
 STEPS = "steps_"  # worlds with per-step rewards
@@ -34,13 +37,16 @@ def baseline(nodes: int) -> Tensor:
     return 2 * torch.rand(nodes, 1, generator=STREAM["baseline"].torch_generator(), dtype=torch.float64) - 1
 
 
-def instances() -> list[World]:
-    """Worlds of one to three positions with terminal and with per-step rewards."""
+def instances() -> list[World | TransformerWorld]:
+    """Worlds of one to three positions with terminal and with per-step rewards; transformers with either."""
     short = [*small_worlds(), *small_worlds(STEPS, step_rewards=True)]
-    return [*short, *long_worlds(), *long_worlds("long_steps_", step_rewards=True)]
+    long = [*long_worlds(), *long_worlds("long_steps_", step_rewards=True)]
+    return [*short, *long, *transformer_worlds(), step_reward_world()]
 
 
-def measure(instance: World, critic: Tensor | None = None, subtracted: Tensor | None = None) -> Quantities:
+def measure(
+    instance: World | TransformerWorld, critic: Tensor | None = None, subtracted: Tensor | None = None
+) -> Quantities:
     """Return the library's expected estimators and its exact gradient; the mutants pass another critic or baseline."""
     law, batch, pi = instance.law, instance.batch, instance.target
     weights = weigh("prefix", batch)
@@ -56,14 +62,15 @@ def measure(instance: World, critic: Tensor | None = None, subtracted: Tensor | 
     return found
 
 
-def measure_behavior_critic(instance: World) -> Quantities:
+def measure_behavior_critic(instance: World | TransformerWorld) -> Quantities:
     """Q of the sampler in place of the target's."""
     return measure(instance, critic=action_values(instance.env, instance.schedule.branches()[0][1]))
 
 
-def measure_token_baseline(instance: World) -> Quantities:
+def measure_token_baseline(instance: World | TransformerWorld) -> Quantities:
     """A baseline that knows the token it is subtracted from."""
-    shape = instance.target.logits.shape
+    size, horizon = instance.env.vocab_size, instance.env.horizon
+    shape = (node_count(size, horizon), size)
     b = torch.rand(shape, generator=STREAM["token baseline"].torch_generator(), dtype=torch.float64)
     return measure(instance, subtracted=b)
 
@@ -192,6 +199,13 @@ def _per_decision_chain(w: SymbolicWorld) -> list[Step]:
     ]
 
 
+def derive(instance: World | TransformerWorld) -> Derivation:
+    """Logit by logit for a tabular world, parameter by parameter for a transformer."""
+    if isinstance(instance, TransformerWorld):
+        return baseline_derivation(instance.env.horizon, instance.env.token_rewards is not None, baseline)
+    return _derivation(instance.shape)
+
+
 def _live(w: SymbolicWorld, h: tuple[int, ...]) -> bool:
     return w.eos is None or w.eos not in h
 
@@ -231,14 +245,14 @@ THEOREM = Theorem(
     ),
     instances=instances,
     measure=measure,
-    derive=lambda instance: _derivation(instance.shape),
+    derive=derive,
     outcome="Reading 2 of SPIRE (prefix product with the target's critic, or per-step rewards) is unbiased for every schedule.",
     mutants=(
         Mutant(
             name="critic_of_the_behavior",
             kind="hypothesis",
             breaks=BOTH,
-            on=("two_segments", "three_tokens"),
+            on=("two_segments", "three_tokens", "transformer_experts"),
             measure=measure_behavior_critic,
             why="Q^mu instead of Q^pi; told apart where Q^mu - Q^pi is not constant in the token (later tokens off-policy)",
         ),
@@ -246,7 +260,7 @@ THEOREM = Theorem(
             name="baseline_reads_the_token",
             kind="hypothesis",
             breaks=("any_baseline",),
-            on=("two_segments", "one_token"),
+            on=("two_segments", "one_token", "transformer_experts"),
             measure=measure_token_baseline,
             why="b(h_t, y_t) is no baseline: E_pi[s_t b] is not 0",
         ),
@@ -262,14 +276,14 @@ THEOREM = Theorem(
             kind="bug",
             breaks=(*BOTH, "per_decision"),
             plant=prefix_before_the_token,
-            on=("two_segments", "three_tokens", "steps_two_segments"),
+            on=("two_segments", "three_tokens", "steps_two_segments", "transformer_dense", "transformer_experts"),
             why="the token's own ratio is left out; told apart wherever a token is off-policy",
         ),
         Mutant(
             name="scores_after_the_reward",
             kind="bug",
             breaks=("per_decision",),
-            on=("steps_two_segments", "long_steps_three_segments"),
+            on=("steps_two_segments", "long_steps_three_segments", "transformer_steps"),
             plant=lambda: planted(per_decision, "weighted_reward_to_go", scores_after_the_reward),
             why="a reward also credits tokens drawn after it; off-policy their scores do not have mean 0",
         ),

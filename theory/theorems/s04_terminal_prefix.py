@@ -13,16 +13,18 @@ from testbed.estimators.gradient import gradient_terms
 from testbed.exact import segment_values
 from testbed.exact.gradients import exact_gradient
 from testbed.exact.moments import moments
-from testbed.exact.values import action_values, prefix_law
+from testbed.exact.values import action_values, behavior_table, prefix_law
 from testbed.policies.schedule import PrefixSchedule, cuts
 from testbed.policies.tabular import TabularPolicy
 from testbed.weighting.rules import weigh
 from theory.derivation import Derivation
+from theory.nested_updates import nested_derivation
 from theory.planting import planted
 from theory.prefix_bugs import prefix_before_the_token, segment_prefix_forgets_earlier
 from theory.small_worlds import along, long_worlds, small_worlds, uncovered_world
 from theory.symbols import symbolic_world
 from theory.theorem import Claim, Mutant, Quantities, Theorem
+from theory.transformer_worlds import DENSE, TransformerWorld, transformer_world, transformer_worlds
 from theory.uncorrected_rest import bias_chain, difference
 from theory.worlds import World, world
 
@@ -30,10 +32,10 @@ ZERO = 1e-10  # a bias or a spread below this is rounding
 # reading -> weighting rule and its parameters; `spire` without a cap is the product through the end of the segment
 KINDS: dict[str, tuple[str, dict[str, Any]]] = {"prefix": ("prefix", {}), "segment_end": ("spire", {"cap": "none"})}
 REFUTED = {
-    "prefix": ("two_segments", "stale_start", "long_first_segment"),
-    "segment_end": ("two_segments", "long_first_segment"),
+    "prefix": ("two_segments", "stale_start", "long_first_segment", "transformer_experts"),
+    "segment_end": ("two_segments", "long_first_segment", "transformer_experts"),
 }
-APART = ("stale_start", "long_first_segment")
+APART = ("stale_start", "long_first_segment", "transformer_experts", "transformer_stale_start")
 
 
 def resumed(base: World) -> World:
@@ -43,8 +45,8 @@ def resumed(base: World) -> World:
     )
 
 
-def instances() -> list[World]:
-    """Add to the shared instances those that tell the readings apart, and one where the bias vanishes off-policy."""
+def instances() -> list[World | TransformerWorld]:
+    """Add to the shared instances those that tell the readings apart, some where the bias vanishes, and transformers."""
     pi, first, second = (TabularPolicy.from_probs(torch.tensor([[p, 1 - p]] * 3).double()) for p in (0.5, 0.8, 0.3))
     return [
         *small_worlds(),
@@ -53,13 +55,19 @@ def instances() -> list[World]:
         resumed(world("fresh_rest", 2, 2, cuts((1,)))),
         world("long_first_segment", 2, 3, cuts((2,))),
         world("additive_reward", 2, 2, cuts((1,)), target=pi, policies=(first, second), rewards=[0.0, 1.0, 0.5, 1.5]),
+        *transformer_worlds(),
+        transformer_world("stale_start", DENSE, ("staler", "target"), cuts((2,))),
+        transformer_world("fresh_rest", DENSE, ("staler", "target"), cuts((1,))),
     ]
 
 
 def measure(
-    instance: World, posterior: bool = False, constant: tuple[str, ...] | None = None, undrawn: bool = False
+    instance: World | TransformerWorld,
+    posterior: bool = False,
+    constant: tuple[str, ...] | None = None,
+    undrawn: bool = False,
 ) -> Quantities:
-    """Every reading's expected gradient, its bias, and the bias predicted.
+    """Every reading's expected gradient, its bias, and the bias predicted; logit by logit where there are logits.
 
     Mutants ask for the posterior over the noise, say where D is to count as constant, or let undrawn tokens count too.
     """
@@ -71,24 +79,28 @@ def measure(
 
     critic = along(batch, action_values(env, pi))
     found: dict[str, Any] = {"gradient": gradient, "full_product": mean("sequence_product")}
-    visits = prefix_law(env, pi)[:, None] * pi.table.exp()
+    probs = behavior_table(env, pi).exp()
+    visits = prefix_law(env, pi)[:, None] * probs
     estimates = {}
     for reading, (rule, params) in KINDS.items():
         estimate = estimates[reading] = mean(rule, **params)
         d = difference(instance, reading, posterior)
         on_policy = instance.target_law
         terms = gradient_terms(on_policy.batch, on_policy.batch.mask.double(), pi, along(on_policy.batch, d))
-        spread = d - (pi.table.exp() * d).sum(1, keepdim=True)
+        spread = d - (probs * d).sum(1, keepdim=True)
         centered = torch.where(visits > 0, spread, 0.0)
         flat = bool((spread if undrawn else centered).abs().max() < ZERO)
         found |= {
             f"{reading}_critic": mean(rule, critic, **params),
             f"{reading}_bias": estimate - gradient,
             f"{reading}_predicted": moments(on_policy, terms).mean,
-            f"{reading}_per_logit": visits * centered,
-            f"{reading}_bias_is_zero": float((estimate - gradient).abs().max() < ZERO),
-            f"{reading}_difference_is_constant": float(flat),
         }
+        if isinstance(instance, World):
+            found |= {
+                f"{reading}_per_logit": visits * centered,
+                f"{reading}_bias_is_zero": float((estimate - gradient).abs().max() < ZERO),
+                f"{reading}_difference_is_constant": float(flat),
+            }
         if flat if constant is None else reading in constant:
             found |= {f"{reading}_constant": estimate, f"gradient_{reading}_constant": gradient}
         if instance.name in REFUTED[reading]:
@@ -104,6 +116,13 @@ def measure(
 def _derivation(shape: tuple[Any, ...]) -> Derivation:
     w = symbolic_world(shape)
     return Derivation([bias_chain(w, reading) for reading in KINDS], w.point, w.bind)
+
+
+def derive(instance: World | TransformerWorld) -> Derivation:
+    """Logit by logit for a tabular world, parameter by parameter for a transformer."""
+    if isinstance(instance, TransformerWorld):
+        return nested_derivation("S4", instance.env.horizon)
+    return _derivation(instance.shape)
 
 
 def claims() -> tuple[Claim, ...]:
@@ -182,7 +201,7 @@ THEOREM = Theorem(
     claims=claims(),
     instances=instances,
     measure=measure,
-    derive=lambda instance: _derivation(instance.shape),
+    derive=derive,
     outcome=(
         "Readings of SPIRE: 1 full product, unbiased for every schedule; 2 prefix product with the target's critic, unbiased for "
         "every schedule; 3 prefix product with the bare reward, biased unless every later *token* is on-policy (or D constant); "
@@ -194,14 +213,14 @@ THEOREM = Theorem(
             name="posterior_over_the_noise",
             kind="hypothesis",
             breaks=PREDICTED,
-            on=("random_behavior", "long_exogenous_boundary"),
+            on=("random_behavior", "long_exogenous_boundary", "transformer_hazard"),
             measure=partial(measure, posterior=True),
             why="xi given (h, y) instead of its prior; told apart by an exogenous schedule whose behaviors differ",
         ),
         Mutant(
             name="unbiased_for_every_schedule",
             kind="hypothesis",
-            on=("two_segments",),
+            on=("two_segments", "transformer_experts"),
             breaks=("prefix_zero_if_constant", "segment_end_zero_if_constant"),
             measure=partial(measure, constant=tuple(KINDS)),
             why="D is not constant in y here",
@@ -210,7 +229,7 @@ THEOREM = Theorem(
             name="later_segments_on_policy_suffices_for_prefix",
             kind="hypothesis",
             breaks=("prefix_zero_if_constant",),
-            on=("stale_start",),
+            on=("stale_start", "transformer_stale_start"),
             measure=partial(measure, constant=tuple(KINDS)),
             why="the prefix product leaves the rest of t's own stale segment uncorrected; two stale tokens tell",
         ),
@@ -232,7 +251,7 @@ THEOREM = Theorem(
         Mutant(
             name="product_through_t_minus_1",
             kind="bug",
-            on=("two_segments", "long_first_segment"),
+            on=("two_segments", "long_first_segment", "transformer_experts"),
             breaks=("prefix_bias", "prefix_bias_per_logit", "prefix_critic_unbiased"),
             plant=prefix_before_the_token,
             why="the token's own ratio is left out",
@@ -240,7 +259,7 @@ THEOREM = Theorem(
         Mutant(
             name="earlier_segments_uncorrected",
             kind="bug",
-            on=("two_segments", "long_first_segment"),
+            on=("two_segments", "long_first_segment", "transformer_experts"),
             breaks=("segment_end_bias", "segment_end_bias_per_logit", "segment_end_critic_unbiased"),
             plant=segment_prefix_forgets_earlier,
             why="only t's own segment is corrected; needs a second segment after an off-policy first",
@@ -248,7 +267,7 @@ THEOREM = Theorem(
         Mutant(
             name="behaviors_from_the_token_on",
             kind="bug",
-            on=("long_first_segment", "long_stopping_time"),
+            on=("long_first_segment", "long_stopping_time", "transformer_experts"),
             breaks=("segment_end_bias", "segment_end_bias_per_logit"),
             plant=lambda: planted(segment_values, "segment_end_action_values", behaviors_from_the_token_on),
             why="Q follows mu right after the token; told apart where a segment has two tokens",
