@@ -13,7 +13,10 @@ LINES = [
     (COLORS[3], "-"), (COLORS[4], "-."), (COLORS[0], "--"), (COLORS[1], ":"), (COLORS[5], DASHES[4]), (COLORS[6], "-"),
     (COLORS[2], "-"),
 ]  # fmt: skip
-TITLES = {"delta": "perturbation of one logit, $|\\delta|$", "epsilon": "displacement of the log-odds, $|\\varepsilon|$"}
+TITLES = {
+    "delta": "perturbation of one logit, $|\\delta|$",
+    "epsilon": "displacement of the log-odds, $|\\varepsilon|$",
+}
 PRINTED = {"Dense": ("o", "printed, dense"), "MoE": ("s", "printed, MoE")}
 LEAST = 1e-5  # shares below this are not drawn
 
@@ -33,7 +36,9 @@ def draw(records: list[Any], out: Path, name: str = "displacement_tails") -> lis
                         axes.fill_between(curve["points"], low, high, color=color, alpha=0.18, lw=0)
             for point in (p for p in drawn.get("printed", ()) if p["of"] == of):
                 marker, label = PRINTED[point["model"]]
-                axes.plot(point["x"], point["share"], marker, ms=5, mfc="none", mec="black", linestyle="none", label=label)
+                axes.plot(
+                    point["x"], point["share"], marker, ms=5, mfc="none", mec="black", linestyle="none", label=label
+                )
             axes.set(xscale="log", yscale="log", ylim=(LEAST, 1.3), ylabel="share beyond x", title=title)
         panels[1].set_xticks([0.01, 0.03, 0.1, 0.3, 1, 3], ["0.01", "0.03", "0.1", "0.3", "1", "3"])
         panels[1].minorticks_off()

@@ -9,7 +9,14 @@ from figures.style import COLORS, DASHES, drawing, save
 
 RECORDS = ("displacement_vs_confidence.json",)
 REPRODUCED = "cis_fig9"  # records of the reproduction that hold such curves
-LINES = [(COLORS[3], "-"), (COLORS[4], "--"), (COLORS[0], ":"), (COLORS[1], DASHES[3]), (COLORS[5], "-"), (COLORS[6], "-")]
+LINES = [
+    (COLORS[3], "-"),
+    (COLORS[4], "--"),
+    (COLORS[0], ":"),
+    (COLORS[1], DASHES[3]),
+    (COLORS[5], "-"),
+    (COLORS[6], "-"),
+]
 MARKERS = ("o", "s", "^", "v", "D", "x")
 FEWEST = 40  # tokens of an interval of a sample whose quantiles are drawn
 SPREADS = {"mad epsilon": "MAD of $\\varepsilon$, nats", "mad log k": "MAD of $\\log k$, nats"}
@@ -57,7 +64,9 @@ def _bands(axes: Any, source: str, curve: dict[str, Any]) -> None:
     x = curve["doubt"]
     axes.fill_between(x, curve["q1"], curve["q99"], color="#b9cfe8", lw=0, label="1 to 99 %")
     axes.fill_between(x, curve["q10"], curve["q90"], color="#6f9fd0", lw=0, label="10 to 90 %")
-    axes.plot(x, curve["q50"], color="black", linewidth=1.2, marker="o" if "tokens" in curve else "", ms=2.5, label="median")
+    axes.plot(
+        x, curve["q50"], color="black", linewidth=1.2, marker="o" if "tokens" in curve else "", ms=2.5, label="median"
+    )
     if curve.get("interval"):
         low, high = curve["interval"]["q50"]
         axes.vlines(x, low, high, color="black", linewidth=1)

@@ -22,7 +22,9 @@ def draw(records: list[Any], out: Path, name: str = "flips") -> list[Path]:
         for axes, (key, label) in zip(panels, PANELS.items(), strict=True):
             sources = {source: curve for source, curve in drawn["curves"].items() if source != "dense"}
             for (source, curve), (color, dash, marker) in zip(sources.items(), LINES, strict=False):
-                keep = [k for k, n in enumerate(curve.get("positions", curve["flips"])) if n >= FEWEST or "share" in curve]
+                keep = [
+                    k for k, n in enumerate(curve.get("positions", curve["flips"])) if n >= FEWEST or "share" in curve
+                ]
                 axes.plot([curve["flips"][k] for k in keep], [curve[key][k] for k in keep], color=color, linestyle=dash,
                           marker=marker, ms=3, label=source)  # fmt: skip
             for (source, dense), (color, dash) in zip(drawn["curves"]["dense"].items(), DENSE, strict=False):

@@ -38,7 +38,9 @@ def draw(records: list[Any], out: Path, name: str = "truncation_bias") -> list[P
                 below = next(panels)
                 for arm in arms:
                     at = [k + places[arm] for k in range(len(curve["ranges"]))]
-                    below.plot(at, curve["second moment by range"][arm], LOOK[arm][1], color=LOOK[arm][0], ms=4.5, mfc="none")
+                    below.plot(
+                        at, curve["second moment by range"][arm], LOOK[arm][1], color=LOOK[arm][0], ms=4.5, mfc="none"
+                    )
                 below.axhline(1, color="#777777", linewidth=0.8, zorder=0)
                 below.set(ylabel="second moment, E[w²]", title="exact ratio: infinite in every range")
             for ax in (axes,) if "second moment by range" not in curve else (axes, below):
@@ -48,7 +50,9 @@ def draw(records: list[Any], out: Path, name: str = "truncation_bias") -> list[P
                 for edge in range(1, len(curve["ranges"])):
                     ax.axvline(edge - 0.5, color="#e4e4e4", linewidth=0.6, zorder=0)
         grid[-1, 0].set_xlabel("trainer's probability p of the drawn token")
-        found = {text: handle for ax in grid[:, 0] for handle, text in zip(*ax.get_legend_handles_labels(), strict=True)}
+        found = {
+            text: handle for ax in grid[:, 0] for handle, text in zip(*ax.get_legend_handles_labels(), strict=True)
+        }
         figure.legend(list(found.values()), list(found), loc="outside lower center", ncols=3)
         return save(figure, name, drawn, out)
 

@@ -62,10 +62,7 @@ def full_ranges(sample: TokenSample) -> list[str]:
     return [name for name, count in zip(BINS, counts, strict=True) if count >= ENOUGH]
 
 
-NOISE_SAYS = {
-    name: {"sd(epsilon)": "fitted", "Finite fraction": "other model"}
-    for name in ("noise model, dense", "noise model, MoE", "noise model, MoE, rougher when sure")
-}
+SAID = {"Sampled tokens": "size", "Finite epsilon": "size", "Finite fraction": "other model"}
 
 
 def table6(setting: Setting) -> Finding:
@@ -80,7 +77,7 @@ def table6(setting: Setting) -> Finding:
             tokens.name,
             {row: printed[row, tokens.model] for row in printed.rows()},
             found,
-            said={"Sampled tokens": "size", "Finite epsilon": "size"} | NOISE_SAYS.get(tokens.name, {}),
+            said=SAID | ({"sd(epsilon)": "fitted"} if tokens.name.startswith("noise model") else {}),
         )
         if setting.scale == "real":
             finding.checks.append(_enough(tokens, found))

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from paper_repro.comparison import Check
+from paper_repro.comparison import LEVEL, Check
 from paper_repro.mismatch_samples import Array, NoiseSample, TokenSample
 from paper_repro.reported_tables import Reported, reported
-from paper_repro.study import Finding, Setting, compared, reasons
+from paper_repro.study import Finding, Found, Setting, compared, reasons
+from testbed.stats.intervals import clopper_pearson
 
 SMALL = 0.05  # a center is called 0 within this share of the spread
 DENSITY_EDGES = np.linspace(-2.0, 2.0, 161)
@@ -40,6 +41,16 @@ def tails(sample: NoiseSample) -> dict[str, float]:
         "Pr(|delta|>0.5)": 100 * float((size > 0.5).mean()),
         "Pr(|delta|>1)": 100 * float((size > 1).mean()),
     }
+
+
+def measured_tails(setting: Setting, sample: NoiseSample) -> Found:
+    """Measure the tails; a share of 0 gets the exact upper end for as many trials as there are positions.
+
+    A bootstrap of a sample without any such entry would say [0, 0], as if there could be none.
+    """
+    found = setting.measure(sample, tails)
+    most = 100 * clopper_pearson(0, len(np.unique(sample.position)), level=LEVEL).high
+    return {name: (value, low, most if value == 0 else high) for name, (value, low, high) in found.items()}
 
 
 def table3(setting: Setting) -> Finding:
@@ -106,7 +117,7 @@ def table5(setting: Setting) -> Finding:
         for name, part in _by_routing(sample).items():
             seen.add(name)
             said = dict.fromkeys(rows[name], "fitted") if sample.name.startswith("noise model") else {}
-            finding.cells += compared(sample.name, rows[name], setting.measure(part, tails), said=said)
+            finding.cells += compared(sample.name, rows[name], measured_tails(setting, part), said=said)
     for name in rows.keys() - seen:
         finding.cells += compared("no mixture of experts", rows[name], None)
     ours = {(one.source, one.row): one.ours for one in finding.cells if one.column == "sd(delta)" and one.ours}

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from paper_repro.cis_logit_noise import tails
+from paper_repro.cis_logit_noise import measured_tails
 from paper_repro.comparison import Check
 from paper_repro.mismatch_samples import NoiseSample
 from paper_repro.reported_tables import reported
-from paper_repro.study import Finding, Setting, compared, reasons
+from paper_repro.study import Finding, Found, Setting, compared, reasons
 from testbed.core.errors import InputError
 
 BINS = {"0": (0, 0), "1": (1, 1), "2-3": (2, 3), "4-6": (4, 6), ">=7": (7, 99)}
@@ -25,7 +25,7 @@ def table4(setting: Setting) -> Finding:
         for name, (low, high) in BINS.items():
             inside = np.nonzero((sample.flips >= low) & (sample.flips <= high))[0]
             share = setting.measure(sample, lambda s, low=low, high=high: _share(s, low, high))
-            found = share | (setting.measure(sample.of(inside), _tails) if len(inside) else {})
+            found = share | (_tails(setting, sample.of(inside)) if len(inside) else {})
             cells = {row: printed[row, name] for row in printed.rows()}
             finding.cells += compared(sample.name, cells, found, said=said)
         finding.checks.append(_rising(sample))
@@ -43,8 +43,8 @@ def _share(sample: NoiseSample, low: int, high: int) -> dict[str, float]:
     return {"Positions (%)": 100 * float(((sample.flips >= low) & (sample.flips <= high)).mean())}
 
 
-def _tails(sample: NoiseSample) -> dict[str, float]:
-    found = tails(sample)
+def _tails(setting: Setting, sample: NoiseSample) -> Found:
+    found = measured_tails(setting, sample)
     return {name if name == "sd(delta)" else f"{name} (%)": value for name, value in found.items()}
 
 

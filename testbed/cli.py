@@ -18,16 +18,21 @@ Json = Annotated[Path | None, typer.Option("--json", metavar="PATH", help="Write
 
 @app.command()
 def diagnose(
-    file: Annotated[str, typer.Argument(metavar="FILE", help="A .parquet, .jsonl or .npz dump, or `sample`.")],
+    file: Annotated[str, typer.Argument(metavar="FILE", help="A .parquet, .jsonl, .npz or .pt dump, or `sample`.")],
     target: Annotated[str | None, typer.Option(metavar="COL", help="Column of the target's log-probs.")] = None,
     behavior: Annotated[str | None, typer.Option(metavar="COL", help="Column of the behavior's log-probs.")] = None,
+    format_name: Annotated[
+        str | None,
+        typer.Option("--format", metavar="NAME", help="testbed, verl, trl, areal, openrlhf; else by fields."),
+    ] = None,
     json: Json = None,
+    html: Annotated[Path | None, typer.Option("--html", metavar="PATH", help="Write the report as a page.")] = None,
     seed: Annotated[int, typer.Option(help="Seed of the bootstrap intervals; nothing else is random.")] = 0,
     cost_fresh: Annotated[float, typer.Option(metavar="X", help="Cost of a fresh response, any unit.")] = 1.0,
     cost_replay: Annotated[
         float, typer.Option(metavar="X", help="Cost of a replayed one; it skips generation.")
     ] = 0.25,
-    quiet: Annotated[bool, typer.Option("--quiet", help="Print nothing; for use with --json.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Print nothing; with --json or --html.")] = False,
 ) -> None:
     """Read a run's log-probs: gaps, weights, faults, rules, advice.
 
@@ -35,24 +40,29 @@ def diagnose(
 
     FILE has one row per drawn token: sequence, position (0, 1, 2, ...), logp_behavior, logp_target (nats), reward; and,
     where recorded, token, segment, prompt, logp_proximal, version, engine, token_reward, action_value. Rows may also be
-    whole responses that hold lists.
+    whole responses that hold lists. Dumps of verl, TRL, AReaL and OpenRLHF are recognized by their fields.
     """
     from testbed.core.records import require_writable
-    from testbed.diagnosis.dump import load_dump
+    from testbed.diagnosis.dump import read_dump
+    from testbed.diagnosis.html_page import write_page
     from testbed.diagnosis.printed import report_sections
     from testbed.diagnosis.report import diagnose as diagnose_batch
     from testbed.diagnosis.sections import print_sections
 
-    if json is not None:
-        require_writable(json)
+    for asked in (json, html):
+        if asked is not None:
+            require_writable(asked)
     path = _sample_path() if file == SAMPLE and not Path(file).exists() else Path(file)
-    record = diagnose_batch(
-        load_dump(path, target, behavior), seed=seed, cost_fresh=cost_fresh, cost_replay=cost_replay
-    )
-    columns = {"target": target or "logp_target", "behavior": behavior or "logp_behavior"}
-    _write(json, {"file": path.name, "columns": columns, **record}, seed)
+    dump = read_dump(path, target, behavior, format_name=format_name)
+    columns = {"target": dump.columns["logp_target"], "behavior": dump.columns["logp_behavior"]}
+    reading = {"file": path.name, "columns": columns, "format": dump.format, "format_notes": dump.notes}
+    record = reading | diagnose_batch(dump.batch, seed=seed, cost_fresh=cost_fresh, cost_replay=cost_replay)
+    _write(json, record, seed)
+    sections = report_sections(record)
+    if html is not None:
+        write_page(html, path.name, sections)
     if not quiet:
-        print_sections(report_sections(record))
+        print_sections(sections)
 
 
 @app.command()

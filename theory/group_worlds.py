@@ -12,6 +12,7 @@ from testbed.estimators.group_gradient import group_coefficients
 from testbed.exact.group_updates import GroupCompositions, expected_group_update, group_compositions
 from testbed.exact.law import ExactLaw
 from testbed.policies.base import Policy
+from theory.transformer_worlds import TransformerWorld
 from theory.worlds import World
 
 
@@ -20,11 +21,11 @@ class Group:
     """M responses to one prompt."""
 
     name: str
-    world: World
+    world: World | TransformerWorld
     size: int
 
 
-def groups_of(worlds: Sequence[World], sizes: Sequence[int]) -> list[Group]:
+def groups_of(worlds: Sequence[World | TransformerWorld], sizes: Sequence[int]) -> list[Group]:
     """Every world with every size, named after both."""
     return [Group(f"{w.name}_{size}", w, size) for w in worlds for size in sizes]
 

@@ -23,7 +23,7 @@ from testbed.exact.values import behavior_table
 from theory.evaluation import array
 from theory.transformer_worlds import TransformerWorld
 
-XI, I = sp.symbols("xi i", integer=True)  # realization of the noise, parameter
+XI, PARAM = sp.symbols("xi i", integer=True)  # realization of the noise, parameter
 V, NOISE = sp.symbols("V B", integer=True, positive=True)  # numbers of tokens and of realizations
 EPS = sp.Symbol("epsilon", real=True)
 Index = Sequence[Any]
@@ -66,7 +66,7 @@ class NestedTree:
 
     def score(self, t: int, y: Index) -> sp.Expr:
         """Derivative of log p(y_t | h_t) in parameter i."""
-        return self.s[t][(*y[:t], I)]
+        return self.s[t][(*y[:t], PARAM)]
 
     def prior(self) -> sp.Expr:
         """Probability of the realized noise."""
@@ -122,7 +122,7 @@ class NestedTree:
     def point(self, rng: random.Random) -> Bound:
         """Return a random rational tree of two tokens, one parameter, and one or two realizations of the noise."""
         size, branches = 2, rng.randint(1, 2)
-        values: dict[Any, Any] = {V: size, NOISE: branches, I: 0, self.x.label: _law(rng, branches)}
+        values: dict[Any, Any] = {V: size, NOISE: branches, PARAM: 0, self.x.label: _law(rng, branches)}
         for t in self.positions:
             pi = _tree(t - 1, size, lambda: _law(rng, size))
             mu = [_tree(t - 1, size, lambda: _law(rng, size)) for _ in range(branches)]
@@ -138,10 +138,20 @@ class NestedTree:
         return values | {self.R.label: _tree(self.horizon, size, lambda: _rational(rng))}
 
     def bind(self, instance: TransformerWorld) -> Bound:
-        """Bind an instance's laws, from its policies; its scores, from the target; its rewards and segments."""
+        """Bind an instance's laws, rewards and segments, and the scores of its target."""
+        score = scores(instance)
+        size = instance.env.vocab_size
+        values = dict(self.laws(instance)) | {PARAM: np.arange(score.shape[-1])}
+        for t in self.positions:
+            rows = score[node_count(size, t - 1) : node_count(size, t)]
+            values[self.s[t].label] = rows.reshape(*[size] * t, -1).numpy()
+        return values
+
+    def laws(self, instance: TransformerWorld) -> Bound:
+        """Bind all that does not depend on parameters: laws and segments from the policies, rewards from the environment."""
         env, size, horizon = instance.env, instance.env.vocab_size, instance.env.horizon
         realized = instance.schedule.branches()
-        alive = torch.tensor([env.eos is None or env.eos not in h for h in prefixes(size, horizon)])
+        alive = _alive(instance)
         sure = torch.zeros(size, dtype=torch.float64)
         sure[env.eos or 0] = 1.0
         pi, *mus = (
@@ -151,15 +161,13 @@ class NestedTree:
         mu = torch.stack(mus)
         ratio = torch.where(mu > 0, pi / mu, 0.0)
         labels = torch.stack([s.segment_table(size, horizon) for _, s in realized])
-        score = scores(instance, alive)
-        values: dict[Any, Any] = {V: size, NOISE: len(realized), I: np.arange(score.shape[-1])}
+        values: dict[Any, Any] = {V: size, NOISE: len(realized)}
         values |= {self.x.label: [prob for prob, _ in realized], self.R.label: _shaped(env.rewards, size, horizon)}
         rows = {t: slice(node_count(size, t - 1), node_count(size, t)) for t in self.positions}
         for t in self.positions:
             values[self.p[t].label] = _shaped(pi[rows[t]], size, t)
             values[self.m[t].label] = _shaped(mu[:, rows[t]], size, t, len(realized))
             values[self.r[t].label] = _shaped(ratio[:, rows[t]], size, t, len(realized))
-            values[self.s[t].label] = score[rows[t]].reshape(*[size] * t, -1).numpy()
             if env.token_rewards is not None:
                 values[self.g[t].label] = _shaped((env.token_rewards * alive[:, None])[rows[t]], size, t)
         for (t, u), symbol in self.together.items():
@@ -168,10 +176,16 @@ class NestedTree:
         return values
 
 
-def scores(instance: TransformerWorld, alive: torch.Tensor) -> torch.Tensor:
+def _alive(instance: TransformerWorld) -> torch.Tensor:
+    """Prefixes [N] that have not ended."""
+    env = instance.env
+    return torch.tensor([env.eos is None or env.eos not in h for h in prefixes(env.vocab_size, env.horizon)])
+
+
+def scores(instance: TransformerWorld) -> torch.Tensor:
     """Score [N, V, P] of every token after every prefix, from the target's own `score_terms`; 0 after the end."""
     size, horizon = instance.env.vocab_size, instance.env.horizon
-    known = prefixes(size, horizon)
+    known, alive = prefixes(size, horizon), _alive(instance)
     rows = [(*h, a) for h, lives in zip(known, alive.tolist(), strict=True) if lives for a in range(size)]
     tokens = torch.tensor([(*row, *[0] * (horizon - len(row))) for row in rows])
     last = torch.nn.functional.one_hot(torch.tensor([len(row) - 1 for row in rows]), horizon).double()

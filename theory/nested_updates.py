@@ -189,7 +189,8 @@ def terminal_chain(w: NestedTree) -> list[Step]:
              quantity="terminal_predicted", tex=r"\sum_t E_{\xi, h_t \sim \mu}\, E_{y_t \sim \pi}[s_t Q^{\mu_\xi}(h_t, y_t)]"),
         Step("both_biases", w.gradient() + state + behind,
              "add and subtract the target's critic and prefixes; dJ by differentiation", quantity="terminal_decomposed",
-             tex=r"\frac{dJ}{d\theta_i} + \sum_t E_{h_t \sim \mu - \pi} E_\pi[s A^\pi] + \sum_t E_{\xi,\mu} E_\pi[s (Q^{\mu_\xi} - Q^\pi)]"),
+             tex=r"\frac{dJ}{d\theta_i} + \sum_{t,h} (\mu_t - \pi_t)(h) E_\pi[s A^\pi] + "
+                 r"\sum_t E_{\xi,\mu} E_\pi[s (Q^{\mu_\xi} - Q^\pi)]"),
     ]  # fmt: skip
 
 

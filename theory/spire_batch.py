@@ -45,6 +45,20 @@ def two_segment_batch(weights: Sequence[float]) -> tuple[SegmentedBatch, np.ndar
 def automatic_weights(weights: Sequence[float]) -> tuple[np.ndarray, np.ndarray]:
     """What `spire` applies with its automatic cap, and min(W_(k), c_k) at the bracketed root of c = 1 + (n-1) mean (W_(k)-c)+."""
     batch, products = two_segment_batch(weights)
+    return weigh("spire", batch).value.numpy(), np.minimum(products, capped_at_root(products))
+
+
+def automatic_weights_of(batch: SegmentedBatch) -> tuple[np.ndarray, np.ndarray]:
+    """The same for a batch of responses of any length: both [B, T], 0 on padding."""
+    ratio = torch.where(batch.mask, batch.logp_target - batch.logp_behavior, 0.0)
+    through = torch.stack([(ratio * (batch.segment <= k)).sum(1).exp() for k in range(batch.n_segments)], 1)
+    products, label = through.numpy(), batch.segment.clamp(min=0).numpy()
+    capped = np.take_along_axis(np.minimum(products, capped_at_root(products)), label, 1)
+    return weigh("spire", batch).value.numpy(), np.where(batch.mask.numpy(), capped, 0.0)
+
+
+def capped_at_root(products: np.ndarray) -> np.ndarray:
+    """Root of c = 1 + (n-1) mean (W_(k)-c)+ for every column of products, by bracketing."""
     more = len(products) - 1
 
     def root(column: np.ndarray) -> float:
@@ -52,5 +66,4 @@ def automatic_weights(weights: Sequence[float]) -> tuple[np.ndarray, np.ndarray]
             lambda c: c - 1 - more * np.maximum(column - c, 0).mean(), 0.0, 1 + more * column.max(), xtol=1e-14
         )
 
-    caps = np.array([root(column) for column in products.T])
-    return weigh("spire", batch).value.numpy(), np.minimum(products, caps)
+    return np.array([root(column) for column in products.T])

@@ -58,7 +58,9 @@ class Task:
         if not self.step_rewards:
             return tree
         nodes = node_count(self.vocab_size, self.horizon)
-        u = torch.rand(nodes, self.vocab_size, generator=STREAM[self.name]["steps"].torch_generator(), dtype=torch.float64)
+        u = torch.rand(
+            nodes, self.vocab_size, generator=STREAM[self.name]["steps"].torch_generator(), dtype=torch.float64
+        )
         return PrefixTree(self.vocab_size, self.horizon, torch.zeros_like(tree.rewards), self.eos, 2 * u - 1)
 
     @property
@@ -164,6 +166,11 @@ def hazard_world() -> TransformerWorld:
 def step_reward_world() -> TransformerWorld:
     """A dense model rewarded token by token: a stale start, continued with Gaussian noise."""
     return transformer_world("steps", STEPS, ("staler", "gaussian"), cuts((1,)))
+
+
+def short_world() -> TransformerWorld:
+    """Two positions, seven responses: a stale start, continued with Student-t noise."""
+    return transformer_world("short", SHORT, ("staler", "student"), cuts((1,)))
 
 
 def wide_world() -> TransformerWorld:

@@ -3,8 +3,8 @@
     eps = logit p - logit q,   log k = log p - log q,   p the trainer's and q the sampler's probability of the drawn token
 
 Per bin of p: the median, MAD and outer quantiles of eps and the MAD of log k. To first order log k = (1-p) eps, so that
-MAD(log k) / MAD(eps) lies between the bin's least and largest 1-p (C3): where it does not, eps is large, or one of the two
-log-probs was rounded. eps is not finite where exactly one of the probabilities is 0 or rounded to 1.
+MAD(log k) / MAD(eps) lies between the bin's least and largest 1-p (C3): where it does not, displacements are too large for
+first order, and are no engine noise. eps is not finite where exactly one of the probabilities is 0 or rounded to 1.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from testbed.weighting.confidence import displacement
 EDGES = (0.0, 0.5, 0.9, 0.99, 0.999, 1.0)  # of p; the ranges of the CIS paper's Table 7
 NAMES = ("p < 0.5", "0.5 - 0.9", "0.9 - 0.99", "0.99 - 0.999", "p > 0.999")
 LEAST_TOKENS = 30  # of a bin, to be described
-ENTRIES, LEAST_DRAWS, MOST_DRAWS = 2_000_000, 100, 400  # tokens in all draws together; draws
+ENTRIES, LEAST_DRAWS, MOST_DRAWS = 2_000_000, 100, 200  # tokens in all draws together; draws
 STATISTICS = ("median", "q05", "q95", "mad_eps", "mad_log_k", "mad_ratio")
 
 

@@ -14,7 +14,7 @@ def displacement_section(records: list[dict[str, Any]]) -> Section:
     gap = records[0]["gap"]
     shown = [r for r in records if r["gap"] == gap]
     rows = [_row(r) for r in shown]
-    header = ("p of trainer", "tokens", "finite", "median", "q05, q95", "MAD eps [95%]", "MAD log k", "ratio")
+    header = ("p of trainer", "tokens", "median", "q05, q95", "MAD eps [95%]", "ratio")
     told = [r for r in shown if "mad_eps" in r]
     outside = [r["bin"] for r in told if not r["as_expected"]]
     remarks = [
@@ -23,29 +23,35 @@ def displacement_section(records: list[dict[str, Any]]) -> Section:
         + " minus behavior), nats; k: ratio of the probabilities. MAD: median distance from the median. ratio: MAD log k / MAD "
         "eps, which engine noise keeps within the bin's own 1-p (C3)"
         + (f"; * marks it outside, in {', '.join(outside)}" if outside else "")
-        + ". finite: share of tokens whose eps is; the rest is certain or impossible for one of the two. Intervals: bootstrap "
-        "over responses."
+        + ". "
+        + _finite(shown)
+        + "Intervals: bootstrap over responses; the others, and MAD log k, are in the JSON record"
+        + (", as is the total (target minus behavior)." if len(records) > len(shown) else ".")
     ]
-    if len(records) > len(shown):
-        remarks.append("The same for the total (target minus behavior) is in the JSON record.")
     return Section(
         title="DISPLACEMENT BY CONFIDENCE", says=_conclusion(gap, told), header=header, rows=rows, remarks=remarks
     )
 
 
 def _row(record: dict[str, Any]) -> tuple[str, ...]:
-    finite = "-" if record["finite"] is None else share(record["finite"])
-    start = (record["bin"], number(record["tokens"]), finite)
+    start = (record["bin"], number(record["tokens"]))
     if "mad_eps" not in record:
-        return (*start, *["-"] * 5)
+        return (*start, *["-"] * 4)
     intervals = record["intervals"] or {}
     return (
         *start,
         number(record["median"], 2),
         f"{number(record['q05'], 2)}, {number(record['q95'], 2)}",
         with_interval(record["mad_eps"], intervals.get("mad_eps"), 2),
-        number(record["mad_log_k"], 2),
         number(record["mad_ratio"], 2) + ("" if record["as_expected"] else "*"),
+    )
+
+
+def _finite(shown: list[dict[str, Any]]) -> str:
+    """Say how many tokens have no finite displacement: certain or impossible for one of the two."""
+    part = [f"{share(r['finite'])} in {r['bin']}" for r in shown if r["finite"] is not None and r["finite"] < 1]
+    return (
+        f"eps is finite for {', '.join(part)}; the rest is certain or impossible for one of the two. " if part else ""
     )
 
 
@@ -62,7 +68,8 @@ def _conclusion(gap: str, told: list[dict[str, Any]]) -> str:
         )
         return says + (", as engine noise does." if gap == "mismatch" else ".")
     most = max(told, key=lambda r: r["mad_eps"])["bin"]
-    return f"The {gap} displaces log-odds most where {_where(most)} (MAD {number(high, 2)} nats, elsewhere down to {number(low, 2)})."
+    elsewhere = f"MAD {number(high, 2)} nats, elsewhere down to {number(low, 2)}"
+    return f"The {gap} displaces log-odds most where {_where(most)} ({elsewhere})."
 
 
 def _where(name: str) -> str:

@@ -66,7 +66,7 @@ def token_mean_score(values: Float[Tensor, "B T"], selected: Bool[Tensor, "B T"]
 
     Examples
     --------
-    >>> values = torch.ones(20, 2) * 0.8
+    >>> values = torch.ones(20, 2, dtype=torch.float64) * 0.8
     >>> token_mean_score(values, values > 0, 0.8), token_mean_score(values, values > 0, 1.0)
     (0.0, -inf)
     """
@@ -80,7 +80,7 @@ def token_mean_score(values: Float[Tensor, "B T"], selected: Bool[Tensor, "B T"]
     spread = float((totals - mean * counts).square().sum().mul(n / (n - 1)).sqrt())
     off = float((totals - null * counts).sum())
     if spread <= 1e-9 * float(counts.sum()):
-        return 0.0 if abs(off) <= 1e-9 * float(counts.sum()) else math.copysign(math.inf, off)
+        return 0.0 if abs(off) <= 1e-6 * float(counts.sum()) else math.copysign(math.inf, off)
     return off / spread
 
 

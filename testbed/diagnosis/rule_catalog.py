@@ -59,7 +59,9 @@ def one_rule(name: str) -> tuple[list[Section], list[dict[str, Any]]]:
     InputError   unknown name
     """
     rule = find_rule(name)
-    needs = [f"`{field}`" for field in rule.needs] + (["the sign of an advantage"] if rule.needs_advantage else [])
+    needs = [_need(rule, field) for field in rule.needs] + (
+        ["the sign of an advantage"] if rule.needs_advantage else []
+    )
     accepted = "any" if rule.generic else ", ".join(rule.granularities)
     rows = [
         ("formula", rule.formula),
@@ -72,6 +74,10 @@ def one_rule(name: str) -> tuple[list[Section], list[dict[str, Any]]]:
     ]
     section = Section(title=rule.name, says=rule.summary + ".", remarks=[f"{label}: {text}" for label, text in rows])
     return [section], [rule_as_record(rule)]
+
+
+def _need(rule: Rule, field: str) -> str:
+    return f"`{field}`" + (f" (or parameter `{rule.instead[field]}`)" if field in rule.instead else "")
 
 
 def _parameters(rule: Rule) -> str:

@@ -25,9 +25,13 @@ def rules_section(effects: dict[str, Any]) -> Section:
             r["rule"],
             ABBREVIATED[r["unit"]],
             share(r["acted_share"]),
-            with_interval(r["mean_weight"], r["mean_weight_interval"], 2),
-            number(r["bias"], 2),
-            with_interval(r["second_moment_applied"], r["second_moment_applied_interval"], 2),
+            with_interval(r["mean_weight"], r["mean_weight_interval"], 3 if r["mean_weight"] >= 0.2 else 2),
+            _small(r["bias"]),
+            with_interval(
+                r["second_moment_applied"],
+                r["second_moment_applied_interval"],
+                2 if r["second_moment_applied"] >= 0.1 else 1,
+            ),
         )
         for r in rules
     ]
@@ -46,3 +50,8 @@ def rules_section(effects: dict[str, Any]) -> Section:
         laws = ": the laws of whole vocabularies, which dumps do not hold" * ("next_token" in fields)
         remarks.append(f"Left out: {name}, which needs {lacking}{laws}.")
     return Section(title="RULES", says=says, header=header, rows=rows, remarks=remarks, text=("",))
+
+
+def _small(value: float | None) -> str:
+    tiny = value is not None and 1e-12 < abs(value) < 1e-3
+    return f"{value:.0e}" if tiny else number(value, 2)

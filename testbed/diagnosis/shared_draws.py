@@ -19,6 +19,7 @@ from testbed.diagnosis.response_means import FEWEST
 
 ENTRIES, LEAST_DRAWS, MOST_DRAWS = 8_000_000, 200, 1000  # counts kept; draws
 CHUNK = 64  # draws multiplied at a time
+LARGEST = 1e250  # sums beyond it have no interval: their multiples overflow
 
 
 class SharedDraws:
@@ -43,13 +44,13 @@ class SharedDraws:
 
         Returns
         -------
-        list   low, high, level, method; None with entries in fewer than 20 responses, or a value that is not finite
+        list   low, high, level, method; None with entries in fewer than 20 responses, or a value that is not finite (or beyond 1e250)
         """
         sizes = selected.sum(1).double().numpy()
         if int((sizes > 0).sum()) < FEWEST:
             return [None] * len(values)
         totals = torch.stack([torch.where(selected, each, 0.0).double().sum(1) for each in values], 1).numpy()
-        known = np.isfinite(totals).all(0)
+        known = [bool((np.abs(column) < LARGEST).all()) for column in totals.T]
         columns = np.column_stack([np.where(known, totals, 0.0), sizes])
         drawn = np.concatenate(
             [self.counts[i : i + CHUNK].astype(np.float64) @ columns for i in range(0, len(self.counts), CHUNK)]

@@ -21,10 +21,9 @@ from testbed.weighting.granularity import log_ratios
 
 FALSE_ALARM = 0.01  # for all tests of one report together
 FINE = 5000  # draws of the bootstrap: its outermost quantiles are read
-ALARM_SCORE, ALARM_E_VALUE = (
-    6.0,
-    1e5,
-)  # standard errors; per test: what the check asks for, far beyond the table's level
+# what the check of this name asks for, far beyond the level of the table
+ALARM_SCORE, ALARM_E_VALUE = 6.0, 1e5  # standard errors; per test
+LEAST_EFFECT = 1e-5  # of a mean ratio, or nats: less is the rounding of recorded float32 log-probs
 
 
 def unit_mean_records(batch: SegmentedBatch, seeds: SeedTree) -> list[dict[str, Any]]:
@@ -74,13 +73,14 @@ def unit_mean_scores(batch: SegmentedBatch) -> list[dict[str, Any]]:
         for label, selected in segments:
             ratio, _ = safe_exp(log_ratio, selected)
             score, log_e = token_mean_score(ratio, selected, 1.0), log_e_value(log_ratio, selected)
-            far = score is not None and abs(score) >= ALARM_SCORE
+            mean = float(ratio[selected].mean())
+            far = score is not None and abs(score) >= ALARM_SCORE and abs(mean - 1) >= LEAST_EFFECT
             records.append(
                 {
                     "ratio": f"{numerator} / behavior",
                     "segment": label,
                     "tokens": int(selected.sum()),
-                    "mean": float(ratio[selected].mean()),
+                    "mean": mean,
                     "score": score,
                     "log10_e_value": log_e / math.log(10),
                     "alarm": far or log_e >= math.log(ALARM_E_VALUE * len(numerators) * len(segments)),
@@ -107,7 +107,7 @@ def negative_divergences(batch: SegmentedBatch) -> list[dict[str, Any]]:
         k1 = -log_ratios(batch, numerator=numerator, denominator=denominator).double()
         for label, selected in segments_and_all(batch):
             score = token_mean_score(k1, selected, 0.0) if label is not None else None
-            if score is not None and score <= -ALARM_SCORE:
-                mean = float(k1[selected].mean())
+            mean = float(k1[selected].mean()) if label is not None else 0.0
+            if score is not None and score <= -ALARM_SCORE and mean <= -LEAST_EFFECT:
                 found.append({"gap": name, "direction": direction, "segment": label, "kl_k1": mean, "score": score})
     return found

@@ -7,9 +7,11 @@ __getattr__, __dir__, __all__ = lazy_exports(
     {
         "advantage": ["group_advantage"],
         "gradient": ["gradient_terms"],
+        "interpolation": ["Interpolation", "optimal_interpolation"],
         "loss": ["policy_loss"],
         "optimal_baseline": ["OptimalBaseline", "optimal_scalar_baseline"],
         "reward_scope": ["scoped_rewards"],
+        "score_centering": ["centered_loss", "centered_terms"],
         "value": ["self_normalized_value", "value_terms"],
     },
 )

@@ -10,6 +10,7 @@ __getattr__, __dir__, __all__ = lazy_exports(
         "gradients": ["exact_gradient"],
         "law": ["ExactLaw", "enumerate_law"],
         "moments": ["Moments", "batch_statistic"],
+        "next_token_laws": ["with_next_token_laws"],
         "values": ["action_values", "prefix_law", "state_values"],
     },
 )

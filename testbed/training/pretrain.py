@@ -25,6 +25,7 @@ from testbed.training.supervised import Recipe, WarmStart
 HELD_OUT = 500  # problems, or a quarter of a smaller task
 EVERY = 200  # steps between checkpoints
 EXPERT_HIDDEN, DENSE_HIDDEN = 64, 128
+EMBEDDING_SCALE = 0.3
 ROPE_BASE = 10.0  # contexts are a dozen tokens long: no angle should stand still
 
 
@@ -79,6 +80,16 @@ def small_config(task: ArithmeticTask, experts: int = 0) -> TransformerConfig:
     )
 
 
+def untrained(task: ArithmeticTask, experts: int, seed: int) -> Transformer:
+    """First weights: nearly uniform laws, and embeddings small enough for the first layers to matter early."""
+    model = Transformer.random(
+        small_config(task, experts), SeedTree(seed)["weights"], dtype=torch.float32, sharpness=0.1
+    )
+    with torch.no_grad():
+        model.weights["embedding"].mul_(EMBEDDING_SCALE)
+    return model
+
+
 def pretrain(
     task: ArithmeticTask,
     recipe: Recipe,
@@ -109,9 +120,7 @@ def pretrain(
     if resume and out is None:
         raise InputError("a run to resume is named by `out`", found="none", hint="where its weights were to go")
     train, held = split_prompts(task, min(HELD_OUT, task.n_prompts // 4))
-    model = Transformer.random(
-        small_config(task, experts), SeedTree(seed)["weights"], dtype=torch.float32, sharpness=0.1
-    )
+    model = untrained(task, experts, seed)
     run = WarmStart(model, task, train, recipe, seed)
     checkpoint = None if out is None else checkpoint_path(require_writable(out))
     if resume and checkpoint is not None:

@@ -50,9 +50,9 @@ class Recipe:
     [0.1, 1.0, 0.5, 0.0]
     """
 
-    steps: int = 1500
+    steps: int = 1000
     batch: int = 128
-    rate: float = 5e-3
+    rate: float = 3e-3
     schedule: Literal["cosine", "constant"] = "cosine"
     warmup: int = 30
     decay: float = 0.01

@@ -5,6 +5,7 @@ from testbed._lazy import lazy_exports
 __getattr__, __dir__, __all__ = lazy_exports(
     __name__,
     {
+        "adaptive": ["ais_alpha"],
         "binary_divergence": ["binary_kl"],
         "cap_bounds": [
             "chi2_bound",
@@ -23,9 +24,11 @@ __getattr__, __dir__, __all__ = lazy_exports(
         "confidence": ["confidence_log_cap", "displacement", "truncate_displacement"],
         "granularity": ["GRANULARITIES", "log_ratios"],
         "mask": ["mask_band"],
+        "obrs": ["log_kept_share"],
         "registry": ["PLANNED", "RULES"],
         "rule": ["Rule"],
         "rules": ["weigh"],
+        "selective": ["head_log_bound"],
         "weight_families": ["Finite", "LogNormal", "TwoPoint", "UniformRatio"],
         "weight_family": ["WeightFamily"],
         "weights": ["Weights"],

@@ -24,6 +24,7 @@ TITLES = (
     "BATCH",
     "CHECKS",
     "TOKEN GAPS",
+    "DISPLACEMENT BY CONFIDENCE",
     "E[w] = 1?",
     "PRODUCTS THROUGH EACH SEGMENT",
     "RULES",
@@ -98,6 +99,17 @@ def test_columns_and_seed_are_taken_from_the_options(capsys, tmp_path):
     assert "FAULT zero_variance" in capsys.readouterr().out
 
 
+def test_the_page_holds_every_section_and_quiet_prints_nothing(capsys, tmp_path):
+    page = tmp_path / "new folder" / "report.html"
+    assert run_command(app, "testbed", ["diagnose", "sample", "--html", str(page), "--quiet"]) == 0
+    assert capsys.readouterr().out == ""
+    text = page.read_text()
+    assert [title for title in TITLES if f"<h2>{title}" not in text] == []
+    assert "width=device-width" in text
+    assert "http" not in text and "<script" not in text and "src=" not in text
+    assert text.count("<table>") == text.count('<div class="wide">') == 8  # each scrolls by itself on a small screen
+
+
 def test_costs_are_taken_from_the_options(capsys, tmp_path):
     out = tmp_path / "record.json"
     assert run_command(app, "testbed", ["diagnose", "sample", "--cost-replay", "0", "--json", str(out)]) == 0
@@ -114,7 +126,9 @@ def test_costs_are_taken_from_the_options(capsys, tmp_path):
         (["diagnose", "sample", "--target", "logp_x"], "needs a column `logp_x` (choose with --target); found the columns"),
         (["diagnose", "sample", "--target", "behavior"], "`behavior` must hold numbers; found 'v0_bf16'"),
         (["diagnose", "sample", "--seed", "x"], "Invalid value for '--seed'"),
-        (["diagnose", "sample", "--html", "x"], "--html"),
+        (["diagnose", "sample", "--html", "/dev/null/x.html"], "the output must be a file that can be written"),
+        (["diagnose", "sample", "--format", "very"], "the format is unknown; found 'very' (one of testbed, verl, trl, areal"),
+        (["diagnose", "sample", "--format", "verl"], "format verl needs `rollout_log_probs`, `old_log_probs`, `response_mask`"),
         (["diagnose", "sample", "--cost-fresh", "0"], "`cost_fresh` must be finite and > 0; found 0"),
         (["diagnose", "sample", "--cost-replay", "-1"], "`cost_replay` must be finite and >= 0; found -1"),
         (["rules", "ice_pop"], "did you mean icepop?"),
@@ -145,7 +159,7 @@ def test_a_damaged_file_through_the_real_command(tmp_path):
 def test_ctrl_c_ends_with_130_and_no_traceback():
     code = (
         "import sys, time, testbed.diagnosis.dump as dump\n"
-        "dump.load_dump = lambda *a, **k: (print('reading', flush=True), time.sleep(60))\n"
+        "dump.read_dump = lambda *a, **k: (print('reading', flush=True), time.sleep(60))\n"
         "sys.argv = ['testbed', 'diagnose', 'sample']\n"
         "from testbed.__main__ import main; main()"
     )

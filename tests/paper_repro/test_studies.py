@@ -12,7 +12,7 @@ from paper_repro import cis_operators, run
 from paper_repro.__main__ import app
 from paper_repro.cis_displacement import by_confidence, full_ranges, ratio_check
 from paper_repro.cis_floor import largest_change
-from paper_repro.cis_logit_noise import correlation
+from paper_repro.cis_logit_noise import correlation, measured_tails
 from paper_repro.comparison import VERDICTS
 from paper_repro.mismatch_samples import NoiseSample
 from paper_repro.mismatch_weights import weights_of
@@ -165,7 +165,8 @@ def test_the_grid_reaches_every_threshold():
     grid = cis_operators.grid()
     for arm, formula in cis_operators.PRINTED.items():
         if arm not in {"No correction", "Exact ratio"}:
-            acted = ~np.isclose(formula(grid), np.exp(grid.log_k))
+            weight = formula(grid)
+            acted = (weight == 0) | (weight == 2.0)  # dropped, or at the cap of either truncation
             assert 0.05 < acted.mean() < 0.95, arm
     assert 0.5 < cis_operators.away_from_thresholds(grid).mean() <= 1
 
@@ -202,3 +203,11 @@ def test_correlation_of_one_position(rng):
     position = np.repeat(np.arange(3000), 8)
     noise = NoiseSample(name="n", model="MoE", entries="", response=position, position=position, delta=delta.ravel())
     assert correlation(noise) == pytest.approx(0.3, abs=0.03)
+
+
+def test_a_tail_nobody_saw_is_not_said_to_be_impossible():
+    delta, position = np.tile([0.1, -0.1], 200), np.repeat(np.arange(200), 2)
+    noise = NoiseSample(name="n", model="Dense", entries="", response=position, position=position, delta=delta)
+    value, low, high = measured_tails(Setting(scale="real", smoke=True), noise)["Pr(|delta|>1)"]
+    assert (value, low) == (0.0, 0.0)
+    assert high == pytest.approx(100 * (1 - 0.025 ** (1 / 200)))

@@ -49,9 +49,7 @@ def record() -> dict[str, Any]:
 def _exact(stretch: list[float]) -> dict[str, Any]:
     """Quantiles of the calibrated law at every doubt."""
     noise = moe_noise().mixture
-    laws = [
-        displacement_law(noise, float(u), RUNNER_UP, stretch=s) for u, s in zip(DOUBTS, stretch, strict=True)
-    ]
+    laws = [displacement_law(noise, float(u), RUNNER_UP, stretch=s) for u, s in zip(DOUBTS, stretch, strict=True)]
     found: dict[str, Any] = {"model": "MoE", "doubt": DOUBTS.tolist()}
     found["mad epsilon"] = [law.mad for law in laws]
     found["mad log k"] = [_mad_of_log_ratio(law, float(u)) for law, u in zip(laws, DOUBTS, strict=True)]

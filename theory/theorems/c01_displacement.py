@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
@@ -9,6 +10,8 @@ import numpy as np
 import sympy as sp
 import torch
 
+from testbed.policies.schedule import PrefixSchedule, one
+from testbed.policies.tabular import TabularPolicy
 from testbed.weighting import confidence
 from testbed.weighting.confidence import displacement
 from testbed.weighting.rules import weigh
@@ -82,6 +85,13 @@ def gap_of_logs(right: Any) -> Any:
     return lambda logp_target, logp_behavior: logp_target - logp_behavior
 
 
+def recorded_in_half_precision() -> list[World]:
+    """Equal laws whose record is not equal: the sampler's log-probs pass through bfloat16."""
+    base = next(w for w in mismatches() if w.name == "agreement")
+    rounded = TabularPolicy(base.target.table.bfloat16().double())
+    return [replace(base, schedule=PrefixSchedule((rounded,), one()))]
+
+
 THEOREM = Theorem(
     id="C1",
     kind="identity",
@@ -105,6 +115,9 @@ THEOREM = Theorem(
                on=("mild", "strong", "two_tokens", "doubtful_sampler", "doubtful_trainer"),
                measure=lambda instance: measure(instance, "q"),
                why="the identity holds for the trainer's p only; needs p and q apart"),
+        Mutant(name="recorded_in_half_precision", kind="hypothesis", breaks=("no_mismatch",),
+               instances=recorded_in_half_precision,
+               why="log-probs that passed through bfloat16 are those of another law: what is displaced is the record"),
         Mutant(name="log_ratio_for_displacement", kind="bug", breaks=("identity", "around_one", "in_the_samplers", "odds"),
                on=("mild", "strong", "two_tokens", "doubtful_sampler", "doubtful_trainer"),
                plant=lambda: planted(confidence, "displacement", gap_of_logs),

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import random
 from functools import lru_cache
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -11,6 +13,7 @@ import sympy as sp
 import torch
 from torch import Tensor
 
+from testbed.policies.noise.reported import CONFIDENCE_NAMES, reported
 from testbed.weighting import confidence
 from testbed.weighting.confidence import displacement
 from theory.derivation import Derivation, Step
@@ -21,11 +24,9 @@ from theory.theorem import Claim, Mutant, Quantities, Theorem
 SIGMA = 0.1
 HALVED = 12.0  # an error of fourth order falls by 16 when the noise is halved
 CORRELATION = 0.36  # (6/10)^2, (8/10)^2: common and own part of the noise without square roots
-TABLE_7 = (  # CIS Table 7: bin of p, MAD(eps), MAD(log k)
-    ((0.0, 0.5), 0.156, 1.15e-1), ((0.5, 0.9), 0.175, 3.96e-2), ((0.9, 0.99), 0.186, 6.43e-3),
-    ((0.99, 0.999), 0.203, 6.78e-4), ((0.999, 1.0), 0.237, 9.90e-6),
-)  # fmt: skip
-SPREADS = {"dense": (0.0997, 0.079), "moe": (0.2947, 0.336)}  # CIS Tables 3 and 6: sd(eps), sd(delta)
+EDGES = (0.0, 0.5, 0.9, 0.99, 0.999, 1.0)  # of p, in CIS Table 7
+CATALOGED = (0.737, 0.226, 0.0346, 0.00334, 4.2e-5)  # MAD(log k)/MAD(eps) of its bins
+DIGITS = (2, 2, 2, 2, 1)  # after the first
 
 
 def displacements(log_p: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
@@ -51,17 +52,32 @@ def mad(values: np.ndarray) -> np.ndarray:
     return np.median(np.abs(values - np.median(values, 0)), 0)
 
 
-def correlated(case: NoiseCase) -> NoiseCase:
-    """The same noise with correlation CORRELATION between logits: a common sign of the same law is mixed in."""
-    size = float(case.shifts.abs().max())
-    own, common = (1 - CORRELATION) ** 0.5, CORRELATION**0.5
-    rows = [own * shift + common * size * sign for shift in case.shifts for sign in (1.0, -1.0)]
+def correlated(case: NoiseCase, everywhere: bool = True) -> NoiseCase:
+    """The same noise with correlation CORRELATION between logits: a common sign of the same law is mixed in.
+
+    Mutants mix it into all logits but the last.
+    """
+    common = CORRELATION**0.5 * torch.full_like(case.shifts[0], float(case.shifts.abs().max()))
+    if not everywhere:
+        common[-1] = 0.0
+    rows = [(1 - CORRELATION) ** 0.5 * shift + common * sign for shift in case.shifts for sign in (1.0, -1.0)]
     chances = [chance / 2 for chance in case.chances for _ in range(2)]
     return NoiseCase(name=case.name, log_p=case.log_p, shifts=torch.stack(rows), chances=tuple(chances))
 
 
-def measure(case: NoiseCase, noise: Any = signs, same_token: bool = True) -> Quantities:
-    """Spread at full and half noise, gradients at no noise, medians. Mutants use other noise, or drawn tokens."""
+def pooled(case: NoiseCase, about: str) -> dict[str, Any]:
+    """All tokens' displacements in one bin: ratio of typical sizes of log k and eps, between which slopes it has to lie.
+
+    About "zero" a size is a median absolute value, about "medians" it is the median absolute deviation.
+    """
+    eps, logs = (part.numpy().ravel() for part in displacements(case.log_p, case.shifts))
+    doubts = -np.expm1(np.concatenate([case.log_p.numpy(), np.tile(case.log_p.numpy(), len(case.shifts)) - logs]))
+    size = mad if about == "medians" else lambda values: np.median(np.abs(values))
+    return {"pooled": size(logs) / size(eps), "pooled_least": doubts.min(), "pooled_largest": doubts.max()}
+
+
+def measure(case: NoiseCase, noise: Any = signs, everywhere: bool = True, about: str = "zero") -> Quantities:
+    """Spread at full and half noise, gradients, medians. Mutants use other noise, or pool tokens about their medians."""
     p = case.log_p.exp().numpy()
     others = 1 + _squares(p)
     whole, half = noise(case.name, p.tolist(), SIGMA), noise(case.name, p.tolist(), SIGMA / 2)
@@ -77,14 +93,14 @@ def measure(case: NoiseCase, noise: Any = signs, same_token: bool = True) -> Qua
         "whole": errors[0], "half": HALVED * errors[1], "gradient": gradient,
         "linear": np.einsum("yi,ij,yj->y", gradient, covariance, gradient),
         "expected": (1 - CORRELATION) * (1 + _squares(sampled)),
-        "correlated": spread(correlated(whole)), "shrunk": spread(whole.scaled((1 - CORRELATION) ** 0.5)),
+        "correlated": spread(correlated(whole, everywhere)), "shrunk": spread(whole.scaled((1 - CORRELATION) ** 0.5)),
         "slope": np.diag(log_gradient) / np.diag(gradient), "doubt": 1 - sampled,
     }  # fmt: skip
     if len(case.chances) % 2 and len(set(case.chances)) == 1:
         eps, logs = (part.numpy() for part in displacements(case.log_p, case.shifts))
         q = p / np.exp(logs)
         found |= {"ratio": mad(logs) / mad(eps), "least": 1 - q.max(0), "largest": 1 - q.min(0)}
-        found |= {"narrow_bin": found["ratio"], "its_doubt": 1 - p}
+        found |= {"narrow_bin": found["ratio"], "its_doubt": 1 - p, **pooled(case, about)}
     if case.name == "three_tokens":
         found |= _printed()
     return found
@@ -97,13 +113,19 @@ def _squares(p: np.ndarray) -> np.ndarray:
 
 def _printed() -> dict[str, Any]:
     """What the paper's tables say of it."""
-    bins = [row[0] for row in TABLE_7]
-    share = {name: (eps / delta) ** 2 for name, (eps, delta) in SPREADS.items()}
+    logs, eps = (
+        [reported(7, name, f"MAD({what})").value for name in CONFIDENCE_NAMES] for what in ("log k", "epsilon")
+    )
+    share = {
+        model: (reported(6, "sd(epsilon)", model).value / reported(3, "sd(delta)", model).value) ** 2
+        for model in ("Dense", "MoE")
+    }
+    ratio = np.array(logs) / np.array(eps)
     return {
-        "printed_ratio": np.array([log / eps for _, eps, log in TABLE_7]),
-        "bin_least": [1 - high for _, high in bins], "bin_largest": [1 - low for low, _ in bins],
-        "needed": [1 - share["moe"] / 1, 1 - share["moe"] / 2], "catalogued": [0.23, 0.62],
-        "dense_uncorrelated": share["dense"], "one": 1.0, "two": 2.0, "moe_spread": share["moe"],
+        "printed_ratio": ratio, "bin_least": [1 - high for high in EDGES[1:]], "bin_largest": [1 - low for low in EDGES[:-1]],
+        "digits": [float(f"{x:.{d}e}") for x, d in zip(ratio, DIGITS, strict=True)], "cataloged_digits": CATALOGED,
+        "needed": np.round([1 - share["MoE"] / 1, 1 - share["MoE"] / 2], 2), "cataloged": [0.23, 0.62],
+        "dense_uncorrelated": share["Dense"], "one": 1.0, "two": 2.0, "moe_spread": share["MoE"],
     }  # fmt: skip
 
 
@@ -129,8 +151,7 @@ def _derivation(size: int) -> Derivation:
             Step("derivative", derivative, "differentiate eps = -delta_y + log sum pt_j e^delta_j (C2)",
                  tex=r"\partial\varepsilon_y/\partial\delta_j"),
             Step("gradient", weights, "the sampler's proportions of the others, and -1 for the token itself: they sum to 0; at "
-                 "no "
-                 "noise they are pt_j", quantity="gradient", tex=r"\tilde q_j \;(j \ne y),\quad -1 \;(j = y)"),
+                 "no noise they are pt_j", quantity="gradient", tex=r"\tilde q_j \;(j \ne y),\quad -1 \;(j = y)"),
         ],
         [
             Step("form", linear, "variance of that linear function, per unit of sigma^2, for correlation r between logits",
@@ -142,9 +163,10 @@ def _derivation(size: int) -> Derivation:
         [
             Step("slope", sp.diff(sp.log(P + (1 - P) * sp.exp(e)), e), "differentiate log k = log(p + (1-p) e^eps) (C1)",
                  tex=r"\frac{d\log k}{d\varepsilon}"),
-            Step("sampler", 1 - P / (P + (1 - P) * sp.exp(e)), "it is 1 - q at every displacement: between two displacements "
-                 "the log "
-                 "ratio moves by 1 - q somewhere between", quantity=None, tex=r"1 - \frac{p}{p + (1-p)e^{\varepsilon}} = 1 - q"),
+            Step("sampler", 1 - P / (P + (1 - P) * sp.exp(e)), "it is 1 - q at every displacement: between two displacements the "
+                 "log ratio moves by 1 - q times as much, for a q of somewhere between",
+                 tex=r"1 - \frac{p}{p + (1-p)e^{\varepsilon}} = 1 "
+                 r"- q"),
         ],
     ]  # fmt: skip
 
@@ -189,20 +211,34 @@ def unequal(name: str, p: list[float], sigma: float) -> NoiseCase:
     return NoiseCase(name=name, log_p=case.log_p, shifts=case.shifts * scale, chances=case.chances)
 
 
+def displaced_bin() -> list[NoiseCase]:
+    """Noise on the first logit alone: two of three tokens are displaced alike, and no median is 0."""
+    shifts = [[-1.0 - 0.01 * j, 0.0, 0.0] for j in range(3)]
+    return [noise_case("displaced_bin", [0.2, 0.5, 0.3], shifts, [1 / 3] * 3)]
+
+
+def skewed(name: str, p: list[float], sigma: float) -> NoiseCase:
+    """Independent noise of 2 sigma with chance 1/5, else -sigma/2: the variance is sigma^2, and the law is not symmetric."""
+    draws = list(product(((2.0, 0.2), (-0.5, 0.8)), repeat=len(p)))
+    return noise_case(
+        name, p, [[sigma * x for x, _ in row] for row in draws], [math.prod(c for _, c in row) for row in draws]
+    )
+
+
 THEOREM = Theorem(
     id="C3",
     kind="identity",
     title="logit noise of variance sigma^2 spreads a fixed token's displacement by sigma^2 (1-r)(1 + sum pt_j^2)",
     hypotheses=(
         "the token is chosen independently of the noise; pt = the trainer's law renormalized without it",
-        "every logit's noise has variance sigma^2, symmetric about 0, with correlation r between any two (r = 0: independent)",
+        "every logit's noise has one symmetric law about 0 of variance sigma^2; they are independent (r = 0), or correlated by r "
+        "through a part that all logits share",
     ),
     statement="Var(eps) = sigma^2 (1-r)(1 + sum pt_j^2) + O(sigma^4): correlation r is independent noise of variance (1-r) "
-    "sigma^2, "
-    "exactly; d log k/d eps = 1 - q, so MAD(log k)/MAD(eps) lies between the least and the largest 1 - q. CIS Table 7's ratios "
-    "lie "
-    "between the bins' least and largest 1 - p, which a narrow bin need not do. Its MoE's sd(eps) < sd(delta) needs r in [.23, "
-    ".62]",
+    "sigma^2, exactly. d log k/d eps = 1 - q, so a token's MAD(log k)/MAD(eps) lies between the least and the largest 1 - q; for "
+    "a bin of tokens, median |log k|/median |eps| lies between the least and the largest of their 1 - p and 1 - q, and the MADs "
+    "do so where the medians are 0. CIS Table 7's ratios lie between the bins' least and largest 1 - p, which a narrow bin need "
+    "not do. Its MoE's sd(eps) < sd(delta) needs r in [.23, .62] if both were measured on the same positions",
     source="paper (CIS): Tables 3, 6 and 7 as printed; expansion ours",
     claims=(
         Claim("fourth_order", "at_most", "half", "whole",
@@ -213,11 +249,15 @@ THEOREM = Theorem(
         Claim("slope", "equal", "slope", "doubt", "the log ratio moves by 1-q per unit of displacement"),
         Claim("mad_above", "at_most", "least", "ratio", "MAD(log k)/MAD(eps) is at least the least 1-q"),
         Claim("mad_below", "at_most", "ratio", "largest", "and at most the largest"),
+        Claim("bin_above", "at_most", "pooled_least", "pooled", "a bin's median |log k|/median |eps|: at least its least 1-p, "
+              "1-q"),
+        Claim("bin_below", "at_most", "pooled", "pooled_largest", "and at most its largest"),
+        Claim("table_7_digits", "equal", "digits", "cataloged_digits", "Table 7, printed: .737, .226, .0346, .00334, 4.2e-5"),
         Claim("narrow_bin", "differs", "narrow_bin", "its_doubt", "it is not 1-p: a bin may be too narrow for it", margin=0.02),
         Claim("table_7_above", "at_most", "bin_least", "printed_ratio", "Table 7, printed: at least the bin's least 1-p"),
         Claim("table_7_below", "at_most", "printed_ratio", "bin_largest", "and at most its largest"),
-        Claim("moe_needs_correlation", "equal", "needed", "catalogued",
-              "printed MoE spreads: r in [.23, .62], to two digits, if measured on the same positions", tolerance=0.02),
+        Claim("moe_needs_correlation", "equal", "needed", "cataloged",
+              "printed MoE spreads: r in [.23, .62], rounded to two digits, if measured on the same positions"),
         Claim("moe_below_one", "at_most", "moe_spread", "one", "sd(eps) < sd(delta) there, which independent noise cannot do"),
         Claim("dense_independent", "at_most", "one", "dense_uncorrelated", "the dense model's spreads need no correlation"),
         Claim("dense_possible", "at_most", "dense_uncorrelated", "two", "and lie within what independent noise allows"),
@@ -226,14 +266,22 @@ THEOREM = Theorem(
     measure=measure,
     derive=lambda case: _derivation(case.vocab_size),
     outcome="The spread of displacements is that of the logits up to a factor of at most the square root of 2, at any "
-    "confidence; "
-    "the ratio's shrinks with 1-p. A spread below the logits' means that their noise is shared between logits.",
+    "confidence; the ratio's shrinks with 1-p. A spread below the logits' means that their noise is shared between logits.",
     mutants=(
         Mutant(name="unequal_variances", kind="hypothesis", breaks=("fourth_order",), on=("three_tokens", "confident"),
                measure=lambda case: measure(case, unequal),
                why="noise that grows along the vocabulary: not sigma^2 (1 + sum pt_j^2)"),
+        Mutant(name="skewed_noise", kind="hypothesis", breaks=("fourth_order",), on=("three_tokens", "confident"),
+               measure=lambda case: measure(case, skewed),
+               why="symmetry dropped, the variance kept: an error of third order falls by 8 only"),
+        Mutant(name="correlated_with_some_logits", kind="hypothesis", breaks=("correlation",), on=("three_tokens",),
+               measure=lambda case: measure(case, everywhere=False),
+               why="one logit has no share of the common noise: it no longer cancels"),
+        Mutant(name="bin_about_its_medians", kind="hypothesis", breaks=("bin_above",), instances=displaced_bin,
+               measure=lambda case: measure(case, about="medians"),
+               why="medians that are not 0: deviations of log k and of eps are taken about different tokens"),
         Mutant(name="log_ratio_for_displacement", kind="bug", on=("three_tokens", "lopsided"),
-               breaks=("fourth_order", "linear_part", "slope", "mad_below"),
+               breaks=("fourth_order", "linear_part", "slope", "mad_below", "bin_below"),
                plant=lambda: planted(confidence, "displacement", gap_of_logs),
                why="the shift in log-probability spreads with 1-p"),
     ),

@@ -10,18 +10,22 @@ import numpy as np
 import sympy as sp
 import torch
 
+from testbed.estimators.gradient import gradient_terms
 from testbed.policies.schedule import PrefixSchedule, one
 from testbed.policies.tabular import TabularPolicy
+from testbed.weighting import confidence
 from testbed.weighting import truncate as truncation
+from testbed.weighting.confidence import displacement
 from testbed.weighting.rules import weigh
 from theory.derivation import Derivation, Step
-from theory.mismatch_worlds import PC, K, P, Q, bind, mismatches, noisy, point, probabilities
+from theory.mismatch_worlds import PC, F, K, P, Q, bind, mismatches, noisy, point, probabilities
 from theory.planting import planted
 from theory.theorem import Claim, Mutant, Quantities, Theorem
 from theory.worlds import World
 
 LOW, HIGH = sp.Symbol("a", nonnegative=True), sp.Symbol("b", positive=True)
 BANDS = {"floor": (0.5, float("inf")), "band": (0.5, 5.0), "narrow": (0.9, 1.2), "cap": (0.0, 1.2)}
+SMALL = 16  # tokens for which whole gradients are compared
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,14 +55,28 @@ def measure(instance: Band) -> Quantities:
     elif bool((ratio < instance.low * (1 - 1e-9)).any()):
         found |= {"rises": float(off > 1e-12), "yes": 1.0}
     unlikely = ratio < instance.low
-    if bool(unlikely.any()):
-        exact, clamped = (torch.where(unlikely, w, torch.zeros_like(w)) for w in (ratio, weight))
-        found |= {"amplified": law.expect(clamped - exact)}
-        if float(raised) > 1e-3:
-            found |= {"push": law.expect(clamped), "earned": law.expect(exact)}
-        found["most"] = law.expect(torch.where(unlikely, instance.low - ratio, torch.zeros_like(ratio)))
-    found |= {"paper_floor": (1 + values["p"]) / 2, "half_odds": values["p"] + values["pbar"] * np.exp(-np.log(2.0))}
+    if bool(unlikely.any()) and instance.world.env.vocab_size <= SMALL:
+        found |= _pushes(instance, unlikely, float(raised) > 1e-3)
+    halved = values["p"] * 2 / (1 + values["p"])  # the sampler's probability at which k is (1+p)/2
+    found |= {"shift_at_paper_floor": displacement(values["p"].log(), halved.log()), "minus_log_2": -np.log(2.0)}
+    found |= {"half_odds": (1 + values["p"]) / 2}
     return found
+
+
+def _pushes(instance: Band, unlikely: torch.Tensor, plainly: bool) -> dict[str, Any]:
+    """What tokens below the floor do to their own log-probability when their advantage is -1, clamped and exact."""
+    law, batch, pi = instance.world.law, instance.world.batch, instance.world.target
+    rows, blame = unlikely.nonzero()[:, 0], -torch.ones(batch.batch_size, dtype=torch.float64)
+    clamped, exact = (
+        gradient_terms(batch, weigh(rule, batch, **params), pi, blame)[rows, 0]
+        for rule, params in (("band", {"low": instance.low, "high": instance.high}), ("exact", {}))
+    )
+    score = gradient_terms(batch, weigh("none", batch), pi, -blame)[rows, 0]
+    pushes = [(law.probs[rows] * (terms * score).sum(1)).sum() for terms in (clamped, exact)]
+    ratio = (batch.logp_target - batch.logp_behavior)[rows].exp()
+    found: dict[str, Any] = {"clamped_terms": clamped, "multiplied": exact * instance.low / ratio}
+    found |= {"push": pushes[0], "due": pushes[1]}
+    return found | ({"pushed_down": pushes[0], "deserved": pushes[1]} if plainly else {})
 
 
 @lru_cache(maxsize=1)
@@ -75,10 +93,16 @@ def _derivation() -> Derivation:
                  tex=r"q\,\big((a-k)_+ - (k-b)_+\big)"),
         ],
         [
-            Step("half_odds", P + PC * sp.Rational(1, 2), "the ratio at e^eps = 1/2 (C1)", quantity="half_odds",
+            Step("half_odds", P + PC * sp.Rational(1, 2), "the ratio p + (1-p) e^eps of C1 at e^eps = 1/2",
                  tex=r"p + \tfrac12(1-p)"),
-            Step("papers_floor", (1 + P) / 2, "the floor of the paper's two-sided arm", quantity="paper_floor",
+            Step("papers_floor", (1 + P) / 2, "the floor of the paper's two-sided arm", quantity="half_odds",
                  tex=r"\tfrac12(1+p)"),
+        ],
+        [
+            Step("own_push", -Q * LOW * F, "a token with k < a and advantage -1, clamped: what it does to its own log-prob, F "
+                 "the squared length of its score", tex=r"-q\,a\,\|s\|^2"),
+            Step("amplified", -Q * K * F * (LOW / K), "k > 0: the exact push -q k |s|^2 times a/k > 1",
+                 tex=r"-q\,k\,\|s\|^2 \cdot \frac{a}{k}"),
         ],
     ]  # fmt: skip
 
@@ -117,25 +141,41 @@ def cap_only(right: Any) -> Any:
     return lambda log_ratio, low, high: right(log_ratio, 0.0, high)
 
 
+def zero_below(right: Any) -> Any:
+    """Bug: ratios below the band get weight 0."""
+
+    def wrong(log_ratio: Any, low: float, high: float) -> Any:
+        return torch.where(log_ratio < np.log(low), torch.zeros_like(log_ratio), right(log_ratio, low, high))
+
+    return wrong
+
+
+def gap_of_logs(right: Any) -> Any:
+    """Bug: the log ratio taken for the log-odds shift."""
+    return lambda logp_target, logp_behavior: logp_target - logp_behavior
+
+
 THEOREM = Theorem(
     id="C8",
     kind="counterexample",
     refutes="clamping the ratio on both sides is truncated importance sampling, and as safe",
     title="a floor raises the mean weight above 1 and pushes tokens that the trainer finds unlikely",
-    hypotheses=("tokens are drawn from q, which gives every token of the trainer's law a chance", "0 <= a <= b"),
+    hypotheses=("tokens are drawn from q, which gives every token of the trainer's law a chance", "0 <= a <= b; k > 0"),
     statement="E_q[clamp(k,a,b)] - 1 = E_q(a-k)+ - E_q(k-b)+: above 1 for a pure floor that acts, for a band iff the floor's "
-    "excess is "
-    "the larger; on tokens with k < a an update of either sign is multiplied by a/k > 1: with a negative advantage it pushes "
-    "down "
-    "what the trainer already finds unlikely. The paper's floor (1+p)/2 is k at e^eps = 1/2",
+    "excess is the larger; on tokens with k < a an update of either sign is multiplied by a/k > 1: with a negative advantage it "
+    "pushes down what the trainer already finds unlikely. The paper's floor (1+p)/2 is k at e^eps = 1/2",
     source="ours; the arm that collapses in CIS Table 2, and what two frameworks call truncated importance sampling",
     claims=(
         Claim("mean_weight", "equal", "off", "excesses", "mean weight - 1 = excess below a - excess above b"),
         Claim("floor_raises", "equal", "rises", "yes", "a floor that acts raises it above 1"),
         Claim("band_iff", "equal", "above_one", "floor_is_larger", "a band does iff the floor's excess is larger"),
-        Claim("amplifies", "differs", "push", "earned", "tokens below the floor get more than their weight", margin=5e-3),
-        Claim("by_how_much", "equal", "amplified", "most", "by E_q(a-k)+ in total"),
-        Claim("papers_floor", "equal", "paper_floor", "half_odds", "(1+p)/2 is the ratio at half the odds"),
+        Claim("amplifies", "differs", "pushed_down", "deserved",
+              "a negative advantage pushes the log-probs of tokens below the floor by more than the exact ratio does",
+              margin=5e-3),
+        Claim("further_down", "at_most", "push", "due", "and it pushes them further down"),
+        Claim("by_how_much", "equal", "clamped_terms", "multiplied", "the gradient of a token below the floor is multiplied by "
+              "a/k"),
+        Claim("papers_floor", "equal", "shift_at_paper_floor", "minus_log_2", "k = (1+p)/2 is a displacement of -log 2 at any p"),
     ),
     instances=instances,
     measure=measure,
@@ -148,5 +188,11 @@ THEOREM = Theorem(
                breaks=("mean_weight", "floor_raises", "band_iff", "amplifies", "by_how_much"),
                on=("strong_floor", "doubtful_trainer_floor"), plant=lambda: planted(truncation, "clamp", cap_only),
                why="min(k, b): never above 1; needs ratios below a"),
+        Mutant(name="masked_below", kind="bug", breaks=("mean_weight", "band_iff", "further_down", "by_how_much"),
+               on=("doubtful_trainer_band",), plant=lambda: planted(truncation, "clamp", zero_below),
+               why="what is below a is dropped, as a mask would: pushes vanish instead of growing"),
+        Mutant(name="log_ratio_for_displacement", kind="bug", breaks=("papers_floor",), on=("mild_band", "strong_band"),
+               plant=lambda: planted(confidence, "displacement", gap_of_logs),
+               why="the shift in log-probability at (1+p)/2 depends on p"),
     ),
 )  # fmt: skip

@@ -23,7 +23,7 @@ from theory.worlds import World
 
 PHI = 2.0
 P, Q, PHI_S = sp.symbols("p q phi", positive=True)
-ALLOWED = {0.5: 108.69, 0.9: 11.8, 0.99: 2.36}  # the largest ratio kept at phi = 2, as catalogued; digits printed
+ALLOWED = {0.5: (108.69, 2), 0.9: (11.8, 1), 0.99: (2.36, 2)}  # the largest ratio kept at phi = 2, and its decimals
 COMMON = 1 - np.exp(-PHI)  # up to here the backward divergence never decides
 FAR = 1e3  # a second moment that no bound like TIS's or CIS's would allow
 
@@ -67,7 +67,8 @@ def measure(instance: Rare) -> Quantities:
     }  # fmt: skip
     if p in ALLOWED:
         found = found if p <= COMMON else {"divergence": found["divergence"]}
-        found |= {"largest": largest_kept(p), "catalogued": ALLOWED[p]}
+        value, decimals = ALLOWED[p]
+        found |= {"largest": round(largest_kept(p), decimals), "cataloged": value}
     if p <= 0.25:
         found |= {"moment": float(found["second"]), "bound_like_others": np.exp(PHI)}
         found |= {"sharper": FAR, "its_moment": float(found["second"])}
@@ -98,14 +99,16 @@ def _derivation() -> Derivation:
             Step("phi", PHI_S, "which is phi: the forward divergence passes", tex=r"\varphi"),
         ],
         [
-            Step("coins", backward.xreplace(there), "KL(q||p) of the two coins", quantity="divergence", tex=r"q\log\frac{q}{p} "
-                 r"+ (1-q)\log\frac{1-q}{1-p}"),
+            Step("coins", backward.xreplace(there), "KL(q||p) of the two coins", quantity="divergence", tex=
+                 r"q\log\frac{q}{p} + (1-q)\log\frac{1-q}{1-p}"),
             Step("bounded", -sp.log(1 - P), "q < p: the first term is negative, 1-q <= 1; below phi for p <= 1 - e^{-phi}", "<=",
                  tex=r"\log\frac{1}{1-p}"),
         ],
         [
             Step("moment", (P**2 / Q).xreplace(there), "what this token alone adds to the second moment, q k^2", tex=r"p^2/q"),
-            Step("explodes", P * sp.exp(PHI_S / P), "without bound as p falls to 0", quantity="lower", tex=r"p\,e^{\varphi/p}"),
+            Step("at_this_q", P * sp.exp(PHI_S / P), "q = p e^{-phi/p}", quantity="lower", tex=r"p\,e^{\varphi/p}"),
+            Step("explodes", PHI_S**2 / (2 * P), "e^x >= x^2/2: without bound as p falls to 0", ">=",
+                 tex=r"\frac{\varphi^2}{2p}"),
         ],
     ]  # fmt: skip
 
@@ -134,24 +137,38 @@ def one_direction(right: Any) -> Any:
     return wrong
 
 
+def on_the_ratio(right: Any) -> Any:
+    """Bug: |log k| <= phi."""
+    return lambda logp_target, logp_behavior, phi: (logp_target - logp_behavior).abs() <= phi
+
+
+def single_precision(right: Any) -> Any:
+    """Bug: the divergences in float32."""
+
+    def wrong(logp_target: Any, logp_behavior: Any, phi: float) -> Any:
+        return torch.from_numpy(kept_in_single_precision(logp_target.exp().numpy(), logp_behavior.exp().numpy(), phi))
+
+    return wrong
+
+
 THEOREM = Theorem(
     id="C9",
     kind="counterexample",
     refutes="KPop's gate tightens with confidence, so it bounds the second moment",
     title="rare tokens pass with ratios up to e^{phi/p}",
     hypotheses=("w = k 1{max(KL_B(p||q), KL_B(q||p)) <= phi}, KL_B the divergence of two coins; phi > 0 fixed, p free",),
-    statement="for p <= 1 - e^{-phi} a token with q = p e^{-phi/p} is kept, and q k^2 = p e^{phi/p}: the supremum of the "
-    "second moment "
-    "over (p, q) is infinite. At phi = 2 ratios up to 108.69 pass at p = .5. In float32 p = q = 1 gives 0 log(0/0) and is masked",
+    statement="for p <= 1 - e^{-phi} a token with q = p e^{-phi/p} is kept, and q k^2 = p e^{phi/p}: the supremum of the second "
+    "moment over (p, q) is infinite. At phi = 2 ratios up to 108.69 pass at p = .5. In float32 p = q = 1 gives 0 log(0/0) and is "
+    "masked",
     source="ours; KPop: Ling/Ring 2.6 report, phi = 2 from the CIS paper's arm",
     claims=(
         Claim("kept", "equal", "kept", "all", "the gate keeps it"),
         Claim("ratio", "equal", "ratio", "e_phi_p", "with weight e^{phi/p}"),
         Claim("moment", "at_most", "lower", "second", "the second moment is at least p e^{phi/p}"),
         Claim("no_common_bound", "differs", "moment", "bound_like_others", "far beyond e^phi, where p is small", margin=0.9),
-        Claim("beyond_any", "at_most", "sharper", "its_moment", f"beyond {FAR:g} from p = .2 on"),
-        Claim("catalogued", "equal", "largest", "catalogued",
-              "largest ratio kept, to the digits given: 108.69 at p = .5, 11.8 at .9, 2.36 at .99", tolerance=5e-3),
+        Claim("beyond_any", "at_most", "sharper", "its_moment", f"beyond {FAR:g} from p = .2 down"),
+        Claim("largest", "equal", "largest", "cataloged",
+              "largest ratio kept, rounded: 108.69 at p = .5, 11.8 at .9, 2.36 at .99"),
         Claim("float32", "differs", "framework_keeps", "keep", "float32 arithmetic masks a token both engines are sure of"),
         Claim("float64", "equal", "library_keeps", "keep", "the library keeps it"),
     ),
@@ -163,8 +180,15 @@ THEOREM = Theorem(
         Mutant(name="common_tokens_only", kind="hypothesis", breaks=("kept", "ratio", "moment"), instances=common_tokens,
                measure=lambda i: {k: v for k, v in measure(i).items() if k not in ("moment", "its_moment")},
                why="p free dropped: at p = .95 the backward divergence masks what the forward one allows"),
-        Mutant(name="backward_divergence_only", kind="bug", breaks=("catalogued",), on=("p_0p5",),
+        Mutant(name="backward_divergence_only", kind="bug", breaks=("largest",), on=("p_0p5",),
                plant=lambda: planted(confidence, "kpop_gate", one_direction),
                why="the gate then keeps every ratio at p = .5, where KL(q||p) never exceeds log 2"),
+        Mutant(name="gate_on_the_ratio", kind="bug", on=("p_0p1", "p_0p02"),
+               breaks=("kept", "ratio", "moment", "no_common_bound", "beyond_any"),
+               plant=lambda: planted(confidence, "kpop_gate", on_the_ratio),
+               why="a window on log k does bound the ratio: the gate's opening for rare tokens is that of the divergence"),
+        Mutant(name="gate_in_single_precision", kind="bug", breaks=("float64",), on=("p_0p3",),
+               plant=lambda: planted(confidence, "kpop_gate", single_precision),
+               why="0 log(0/0) is NaN, and NaN <= phi is False"),
     ),
 )  # fmt: skip

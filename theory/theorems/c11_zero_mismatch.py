@@ -16,6 +16,8 @@ from testbed.policies.schedule import PrefixSchedule, cuts, one
 from testbed.policies.tabular import TabularPolicy
 from testbed.policies.truncated import Truncated
 from testbed.weighting import confidence
+from testbed.weighting import truncate as truncation
+from testbed.weighting.rule import GRANULARITIES
 from testbed.weighting.rules import RULES, weigh
 from theory.derivation import Derivation, Step
 from theory.planting import planted
@@ -30,6 +32,7 @@ WITHOUT_ONE: dict[str, tuple[str, dict[str, float]]] = {
     "band_without_one": ("icepop", {"low": 1.1, "high": 5.0}),
     "clamp_without_one": ("band", {"low": 1.1, "high": 5.0}),
 }
+EVERY = [(name, g) for name, rule in RULES.items() for g in GRANULARITIES if g in rule.granularities]
 
 
 def complete(instance: World) -> Any:
@@ -38,27 +41,27 @@ def complete(instance: World) -> Any:
     return batch.replaced(logp_proximal=batch.logp_behavior.clone())
 
 
-def measure(instance: World) -> Quantities:
+def measure(instance: World, top_p: float = 0.8) -> Quantities:
     """Per rule: whether all its weights are exactly 1, and whether its gradient terms are bits of the uncorrected ones."""
     batch = complete(instance)
     plain = gradient_terms(batch, weigh("none", batch), instance.target)
     bits, terms = [], []
-    for name in RULES:
-        w = weigh(name, batch)
+    for name, granularity in EVERY:
+        w = weigh(name, batch, granularity=granularity)
         bits.append(float(bool((w.value[batch.mask] == 1.0).all()) and not bool(w.acted.any())))
         terms.append(float(torch.equal(gradient_terms(batch, w, instance.target), plain)))
+    changes = [float((weigh(rule, batch, **p).value[batch.mask] - 1).abs().min()) for rule, p in WITHOUT_ONE.values()]
     first = {name: weigh(name, batch).value[batch.mask][0] for name in OPERATORS}
     found: dict[str, Any] = {
-        "weights_are_1": bits, "same_terms": terms, "every": [1.0] * len(RULES),
+        "weights_are_1": bits, "same_terms": terms, "every": [1.0] * len(EVERY),
         "at_one": [float(first[name]) for name in OPERATORS],
-        "without_one": [float(weigh(rule, batch, **p).value[batch.mask][0]) for rule, p in WITHOUT_ONE.values()],
-        "ones": [1.0] * len(WITHOUT_ONE),
+        "least_change": [0.05] * len(WITHOUT_ONE), "changes": changes,
     }  # fmt: skip
     if instance.name in ("deterministic", "sure"):
         sure = batch.logp_target[batch.mask].exp().max().item()
         found |= {"float32": float(kept_in_single_precision([sure], [sure], 2.0)[0]), "kept": 1.0}
     if instance.name == "two_segments":
-        cut = Truncated(instance.target, top_p=0.8)
+        cut = Truncated(instance.target, top_p=top_p)
         filtered = replace(instance, schedule=PrefixSchedule((cut,), one()))
         found |= {"nucleus": weigh("exact", filtered.batch).value[filtered.batch.mask], "unfiltered": 1.0}
     return found
@@ -129,6 +132,11 @@ def single_precision_gate(right: Any) -> Any:
     return wrong
 
 
+def no_cap_below_one(right: Any) -> Any:
+    """Bug: caps below 1 are raised to 1."""
+    return lambda log_ratio, cap: right(log_ratio, torch.as_tensor(cap).clamp(min=1.0).expand(log_ratio.shape))
+
+
 THEOREM = Theorem(
     id="C11",
     kind="identity",
@@ -139,16 +147,15 @@ THEOREM = Theorem(
         "stable arithmetic (1-p by expm1; divergences in float64)",
     ),
     statement="w = 1 exactly on every token, and the gradient terms are those without a correction, for all registered rules "
-    "at their "
-    "defaults and all granularities. Exceptions shown: caps below 1 and bands without 1; KPop in float32, which masks sure "
-    "tokens; a "
-    "filtered sampler, whose ratio is the surviving mass (C15)",
+    "at their defaults and at every granularity that they take (CIS in its odds reading; at k = 1 no reading acts). Exceptions "
+    "shown: caps below 1 and bands without 1; KPop in float32, which masks sure tokens; a filtered sampler, whose ratio is the "
+    "surviving mass (C15)",
     source="ours",
     claims=(
         Claim("ones", "equal", "weights_are_1", "every", "every rule: all weights are exactly 1, none is marked as acted on",
               tolerance=0.0),
         Claim("terms", "equal", "same_terms", "every", "its gradient terms are bitwise the uncorrected ones", tolerance=0.0),
-        Claim("without_one", "differs", "without_one", "ones", "caps below 1 and bands without 1 change them", margin=0.05),
+        Claim("without_one", "at_most", "least_change", "changes", "a cap below 1 and bands without 1 change every weight"),
         Claim("float32", "differs", "float32", "kept", "a float32 gate masks tokens both engines are sure of", margin=0.5),
         Claim("nucleus", "differs", "nucleus", "unfiltered", "a filtered sampler has ratios below 1", margin=0.05),
     ),
@@ -163,5 +170,10 @@ THEOREM = Theorem(
         Mutant(name="gate_in_single_precision", kind="bug", breaks=("ones", "terms"), on=("sure", "deterministic"),
                plant=lambda: planted(confidence, "kpop_gate", single_precision_gate),
                why="NaN <= phi is False: sure tokens are masked; needs p that float32 takes for 1"),
+        Mutant(name="cap_moved_to_one", kind="bug", breaks=("without_one",), on=("two_segments", "many_tokens"),
+               plant=lambda: planted(truncation, "truncate", no_cap_below_one),
+               why="a cap below 1 silently raised to 1, so that it never acts here"),
+        Mutant(name="nothing_filtered", kind="hypothesis", breaks=("nucleus",), on=("two_segments",),
+               measure=lambda instance: measure(instance, top_p=1.0), why="a filter that cuts nothing: the ratios stay 1"),
     ),
 )  # fmt: skip

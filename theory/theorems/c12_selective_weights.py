@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import sympy as sp
@@ -47,8 +47,8 @@ def outcomes(instance: Selective, completion: bool) -> list[tuple[torch.Tensor, 
     return [(value, kept, chance) for (value, kept), chance in ReplayChooser.walk(once)]
 
 
-def measure(instance: Selective) -> Quantities:
-    """Moments over tokens and acceptance, by enumeration of both."""
+def measure(instance: Selective, least_room: float = 1.01) -> Quantities:
+    """Moments over tokens and acceptance, by enumeration of both. Mutants complete without room above the largest ratio."""
     law, bound = instance.world.law, instance.bound
     f = law.batch.reward
     ratio = weigh("exact", law.batch).value[:, 0]
@@ -58,7 +58,7 @@ def measure(instance: Selective) -> Quantities:
     def mean(draws: Any, of: Any) -> Any:
         return sum(chance * law.expect(of(value)) for value, _, chance in draws)
 
-    truth = law.expect(ratio * f)
+    truth = instance.world.target_law.expect(instance.world.target_law.batch.reward)
     expected = weigh("sis", law.batch, bound=bound).value[:, 0]
     found: dict[str, Any] = {
         "mean": mean(plain, lambda w: w), "less_chi2": 1 - (law.expect(ratio**2) - 1) / bound,
@@ -72,8 +72,11 @@ def measure(instance: Selective) -> Quantities:
     if not bool((ratio == 1).any()):
         share = sum(chance * law.probs * taken.double() for _, taken, chance in plain) / kept
         found |= {"accepted_law": share, "trainers_law": law.probs * ratio, "rate": kept, "inverse": 1 / bound}
-    if instance.room > 1:
-        excess = law.expect(accept * (ratio - 1) ** 2 / (1 - accept))
+    if instance.room >= least_room:
+        surplus = torch.where(
+            accept < 1 - 1e-12, accept * (ratio - 1) ** 2 / (1 - accept).clamp(min=1e-12), torch.zeros(())
+        )
+        excess = law.expect(surplus)
         found |= {"completed": mean(completed, lambda w: w * f), "truth": truth}
         found |= {"completed_second": mean(completed, lambda w: w**2), "with_excess": law.expect(ratio**2) + excess}
     if instance.name == "doubtful_trainer_tight":
@@ -140,16 +143,20 @@ def accepted_by_ratio(right: Any) -> Any:
     return lambda log_ratio, log_bound: right(log_ratio, torch.zeros_like(log_bound))
 
 
+def rejected_instead(right: Any) -> Any:
+    """Bug: the two outcomes exchanged."""
+    return lambda chooser, accept, reject, tested: right(chooser, reject, accept, tested)
+
+
 THEOREM = Theorem(
     id="C12",
     kind="counterexample",
     refutes="selective importance sampling is unbiased, since accepted tokens are the trainer's own",
     title="its mean weight is 1 - chi2/M; the completion is unbiased and costs variance",
-    hypotheses=("tokens are drawn from q; M >= max k (completion: M > max k)", "accepted with probability a = k/M: weight 1; "
-    "else k"),
+    hypotheses=("tokens are drawn from q, and q > 0 wherever p > 0; M >= max k (completion: M > max k)", "accepted with "
+    "probability a = k/M: weight 1; else k"),
     statement="E_q[w] = 1 - chi2/M, bias (E_p f - E_q[k^2 f])/M; accepted tokens alone are p-distributed, at rate 1/M; "
-    "rejected weight "
-    "(k-a)/(1-a) instead of k is unbiased and adds E_q[a (k-1)^2/(1-a)] to the second moment of k",
+    "rejected weight (k-a)/(1-a) instead of k is unbiased and adds E_q[a (k-1)^2/(1-a)] to the second moment of k",
     source="ours; SIS, arXiv 2607.04728, its algorithm from a third party's account",
     reading=True,
     claims=(
@@ -178,5 +185,12 @@ THEOREM = Theorem(
                breaks=("mean", "bias", "second", "accepted", "rate", "expectation"),
                plant=lambda: planted(selective, "acceptance", accepted_by_ratio),
                why="another acceptance: more accepted, more bias"),
+        Mutant(name="accepted_for_rejected", kind="bug", on=("doubtful_trainer_tight", "strong_tight"),
+               breaks=("mean", "bias", "shrinks", "second", "accepted", "rate"),
+               plant=lambda: planted(selective, "accepted", rejected_instead),
+               why="accepted with probability 1 - a: the mean weight is 1 + chi2/M"),
+        Mutant(name="completed_without_room", kind="hypothesis", breaks=("completion", "completion_cost"),
+               on=("doubtful_trainer_tight", "strong_tight"), measure=partial(measure, least_room=1.0),
+               why="M = max k: the likeliest to be accepted is never rejected, and nothing completes its weight 1 to k"),
     ),
 )  # fmt: skip

@@ -143,8 +143,13 @@ def _derivation() -> Derivation:
 
 
 def instances() -> list[Batch]:
-    """The small worlds with few and with many responses."""
-    return [Batch(name=f"{world.name}_{n}", world=world, n=n) for world in small_worlds() for n in (4, 256)]
+    """The small worlds with few and with many responses; a vertex below 0 (one response), some above 1."""
+    worlds = small_worlds()
+    single = next(w for w in worlds if w.name == "empty_segment")
+    return [
+        Batch(name="empty_segment_1", world=single, n=1),
+        *(Batch(name=f"{world.name}_{n}", world=world, n=n) for world in worlds for n in (4, 256)),
+    ]
 
 
 def covariance_ignored(right: Any) -> Any:
@@ -159,14 +164,30 @@ def covariance_ignored(right: Any) -> Any:
     return wrong
 
 
+def not_clipped(right: Any) -> Any:
+    """Bug: the vertex itself."""
+
+    def wrong(*args: Any, **kw: Any) -> Interpolation:
+        best = right(*args, **kw)
+        curvature = best.bias2 + best.spread
+        alpha = (best.bias2 - best.covariance) / curvature if curvature else 1.0
+        return Interpolation(alpha, best.bias2, best.variance, best.covariance, best.spread)
+
+    return wrong
+
+
+def one_response(right: Any) -> Any:
+    """Bug: variances of one response, whatever the batch."""
+    return lambda uncorrected, corrected, n=None, probs=None: right(uncorrected, corrected, n=1, probs=probs)
+
+
 THEOREM = Theorem(
     id="C13",
     kind="optimum",
     title="the best share of a correction is a vertex that needs the bias",
     hypotheses=("independent responses; g0, g1 are batch means of uncorrected and corrected terms", "E g1 = G, E g0 = G + b0"),
     statement="the error of (1-a) g0 + a g1 is (1-a)^2 |b0|^2 + Var g0 + 2a Cov(g0, g1-g0) + a^2 Var(g1-g0), traces, with its "
-    "minimum at "
-    "a* = (|b0|^2 - Cov(g0, g1-g0))/(|b0|^2 + Var(g1-g0)), clipped to [0,1]; a* -> 1 as n grows and b0 is not 0",
+    "minimum at a* = (|b0|^2 - Cov(g0, g1-g0))/(|b0|^2 + Var(g1-g0)), clipped to [0,1]; a* -> 1 as n grows if b0 is not 0",
     source="ours; AIS (arXiv 2605.13907) chooses a by three diagnostics of the weights, whose formula is a reading",
     reading=True,
     claims=(
@@ -189,5 +210,12 @@ THEOREM = Theorem(
         Mutant(name="covariance_ignored", kind="bug", breaks=("parabola", "optimum"), on=("three_tokens_4",),
                plant=lambda: planted(interpolation, "optimal_interpolation", covariance_ignored),
                why="corrected and uncorrected gradients come from the same responses"),
+        Mutant(name="not_clipped", kind="bug", breaks=("at_least_0", "at_most_1"), on=("empty_segment_1", "two_segments_4"),
+               plant=lambda: planted(interpolation, "optimal_interpolation", not_clipped),
+               why="the vertex may lie outside [0, 1]; needs a batch where it does"),
+        Mutant(name="batch_size_ignored", kind="bug", breaks=("parabola", "optimum", "many", "diagnostics"), on=(
+               "three_tokens_256",),
+               plant=lambda: planted(interpolation, "optimal_interpolation", one_response),
+               why="variances that do not fall with n: the share stays where one response has it"),
     ),
 )  # fmt: skip

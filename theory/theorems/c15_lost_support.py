@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
@@ -58,6 +59,8 @@ def measure(instance: World) -> Quantities:
         ones = torch.ones(batch.batch_size, dtype=torch.float64)
         drift = law.expect(gradient_terms(batch, ratio, instance.target, ones))[0]
         scores = torch.eye(len(first), dtype=torch.float64) - first
+        if not bool(keep.all()):
+            found |= {"cut_drift": drift, "no_drift": torch.zeros_like(drift)}
         found |= {"drift": drift, "minus_tail": -(first[~keep, None] * scores[~keep]).sum(0)}
     if not bool(keep.all()):
         found |= {
@@ -124,7 +127,7 @@ def sorted_quantities(instance: World) -> Quantities:
     """The same with parameters in the derivation's order: kept tokens first."""
     found = dict(measure(instance))
     keep = kept_tokens(instance)
-    for name in ("drift", "minus_tail"):
+    for name in ("drift", "minus_tail", "cut_drift"):
         if name in found:
             found[name] = torch.cat([found[name][keep], found[name][~keep]])
     return found
@@ -149,14 +152,26 @@ def instances() -> list[World]:
 
 
 def other_temperature() -> list[World]:
-    """A sampler whose logits are divided by a temperature that the trainer does not use."""
-    return [filtered("nucleus", 5, 1, temperature=0.7, top_p=0.9)]
+    """A sampler whose logits are divided by a temperature that the trainer does not use, filtered and not."""
+    return [filtered("nucleus", 5, 1, temperature=0.7, top_p=0.9), filtered("uncut", 4, 1, temperature=0.7, top_p=1.0)]
+
+
+def rewards_on_kept_tokens() -> list[World]:
+    """The reward is on the likeliest token, which no filter cuts."""
+    world = filtered("nucleus", 5, 1, top_p=0.8)
+    rewards = torch.zeros(5, dtype=torch.float64)
+    rewards[int(world.target.table[0].argmax())] = 1.0
+    return [replace(world, env=PrefixTree(5, 1, rewards))]
 
 
 def at_other_temperature(instance: World) -> Quantities:
     """The claims about kept ratios, which are those that shared logits make."""
     found = sorted_quantities(instance)
-    return {name: value for name, value in found.items() if name in ("ratio", "mass", "drift", "minus_tail")}
+    return {
+        name: value
+        for name, value in found.items()
+        if name in ("ratio", "mass", "drift", "minus_tail", "uncut", "ones")
+    }
 
 
 def mass_of_the_cut(right: Any) -> Any:
@@ -175,27 +190,30 @@ THEOREM = Theorem(
     title="top-p and top-k: every kept ratio is the surviving mass, and no weight brings back what was cut",
     hypotheses=("sampler = trainer's law at the same temperature, cut to some tokens and renormalized; the trainer scores the "
     "whole law",),
-    statement="k = S on every kept token, S their mass under the trainer: the exact ratio only scales the step. For a function "
-    "of the cut "
-    "tokens every weight has mean 0; the mean score E_q[S s] = -sum over the tail of p s is not 0: a drift without any reward",
-    source="ours; seen in the field as ratios below 1 that do not vary (BR-28)",
+    statement="k = S on every kept token, S the kept tokens' mass under the trainer: at one prefix the exact ratio only scales "
+    "the step. A function of the cut tokens has weighted mean 0 under every weight; the mean score E_q[S s] = -sum over the tail "
+    "of p s is not 0: a drift without any reward",
+    source="ours; seen in the field as ratios below 1 that do not vary",
     claims=(
         Claim("ratio", "equal", "ratio", "mass", "every kept token's ratio is the surviving mass of its prefix"),
         Claim("mass", "equal", "first_mass", "kept_mass", "which is the kept tokens' mass under the trainer"),
         Claim("any_weight", "equal", "any_weight", "nothing", "whatever the weight, a reward on cut tokens is never seen"),
         Claim("no_repair", "differs", "corrected", "truth", "so that correcting does not give its mean", margin=1e-3),
         Claim("drift", "equal", "drift", "minus_tail", "mean score -sum over the tail of p s"),
+        Claim("drifts", "differs", "cut_drift", "no_drift", "which is not 0 where something is cut", margin=0.02),
         Claim("uncut", "equal", "uncut", "ones", "a filter that cuts nothing changes nothing"),
     ),
     instances=instances,
     measure=sorted_quantities,
     derive=derive,
     outcome="Record the sampler's filtered log-probs and score the trainer under the same filter, or do not filter: a constant "
-    "ratio "
-    "below 1 is the mark of the mistake.",
+    "ratio below 1 is the mark of the mistake.",
     mutants=(
-        Mutant(name="another_temperature", kind="hypothesis", breaks=("ratio",), instances=other_temperature,
+        Mutant(name="another_temperature", kind="hypothesis", breaks=("ratio", "uncut"), instances=other_temperature,
                measure=at_other_temperature, why="one temperature dropped: ratios vary over the kept tokens"),
+        Mutant(name="rewards_on_kept_tokens", kind="hypothesis", breaks=("any_weight", "no_repair"),
+               instances=rewards_on_kept_tokens,
+               why="a reward on a token that is drawn: weights count, and the exact one gives its mean"),
         Mutant(name="mass_of_the_cut", kind="bug", breaks=("ratio", "mass"), on=("nucleus", "top_two", "both"),
                plant=lambda: planted(truncated.Truncated, "surviving_mass", mass_of_the_cut),
                why="1 - S for S"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
@@ -15,6 +15,8 @@ from testbed.estimators.score_centering import centered_terms
 from testbed.exact.gradients import exact_gradient
 from testbed.exact.moments import moments
 from testbed.exact.next_token_laws import with_next_token_laws
+from testbed.policies.schedule import PrefixSchedule, one
+from testbed.policies.truncated import Truncated
 from testbed.weighting.rules import weigh
 from theory.derivation import Derivation, Step
 from theory.mismatch_worlds import synthetic_mismatches
@@ -59,6 +61,12 @@ def measure(instance: Centered) -> Quantities:
     if batch.horizon > 1:
         return found
     a = batch.reward
+    order = batch.tokens[:, 0].argsort()
+    p = pi.table[0].exp()
+    pushed = torch.zeros_like(p).index_copy(
+        0, batch.tokens[order, 0], law.probs[order] * w[order, 0]
+    )  # 0 if never drawn
+    found |= {"any_drift": drift[0], "by_component": SHIFT * (pushed - p * pushed.sum())}
     mean = moments(law, centered_terms(batch, rule, pi, **params)).mean
     lost = weigh("exact", batch).value - w
     found |= {
@@ -84,11 +92,18 @@ def _derivation(size: int) -> Derivation:
     average = sp.Add(*[q[v] * a[v] for v in range(size)])
     constant = sp.Symbol("A", real=True)
     weighted = mean(lambda v: w[v])[0]
+    total = sp.Add(*[q[v] * w[v] for v in range(size)])
     chains = [
         [
-            Step("constant_advantage", constant * weighted - constant * weighted, "a constant advantage, any weight, any "
-                 "prefix: the "
-                 "mean of w s against the center", tex=r"A\,E_q[w s] - A \sum_v q_v w_v s_v"),
+            Step("drift", [constant * x for x in mean(lambda v: w[v])], "a constant advantage without centering, s_v = e_v - p",
+                 quantity="any_drift", tex=r"A\,E_q[w s]"),
+            Step("components", [constant * (q[u] * w[u] - p[u] * total) for u in range(size)], "collect each component: 0 in all "
+                 "of them iff q w is proportional to p, that is w to k",
+                 quantity="by_component", tex=r"A\,(q_u w_u - p_u\,E_q w)"),
+        ],
+        [
+            Step("constant_advantage", constant * weighted - constant * weighted, "a constant advantage, any weight, any prefix: "
+                 "the mean of w s against the center", tex=r"A\,E_q[w s] - A \sum_v q_v w_v s_v"),
             Step("no_drift", sp.Integer(0), "the center is that mean", quantity="centered_drift", tex="0"),
         ],
         [
@@ -121,17 +136,18 @@ def _derivation(size: int) -> Derivation:
             laws.append([sp.Rational(n, sum(raw)) for n in raw])
         draw = lambda: sp.Rational(rng.randint(-9, 9), 4)  # noqa: E731
         numbers = {x: v for xs, vs in zip((p, q), laws, strict=True) for x, v in zip(xs, vs, strict=True)}
-        return numbers | {x: draw() for x in (*w, *a)}
+        return numbers | {x: draw() for x in (*w, *a, constant)}
 
     def bind(instance: Centered) -> dict[sp.Symbol, Any]:
         batch = instance.world.batch
         if batch.horizon > 1:
-            return dict.fromkeys((*p, *q, *w, *a), 1.0)
+            return dict.fromkeys((*p, *q, *w, *a, constant), 1.0)
         order = batch.tokens[:, 0].argsort()
         weight = weigh(instance.rule, batch, **instance.params).value[order, 0].tolist()
         laws = [policy.table[0].exp().tolist() for policy in (instance.world.target, instance.world.behaviors[0])]
         values = [*laws, weight, batch.reward[order].tolist()]
-        return {x: v for xs, vs in zip((p, q, w, a), values, strict=True) for x, v in zip(xs, vs, strict=True)}
+        numbers = {x: v for xs, vs in zip((p, q, w, a), values, strict=True) for x, v in zip(xs, vs, strict=True)}
+        return {**numbers, constant: SHIFT}
 
     return Derivation(chains, point, bind)
 
@@ -167,19 +183,28 @@ def uncentered(instance: Centered) -> Quantities:
     return found
 
 
+def cut_off() -> list[Centered]:
+    """The exact ratio against a sampler that draws the two likeliest tokens only."""
+    world = next(w for w in synthetic_mismatches() if w.name == "mild")
+    cut = replace(world, schedule=PrefixSchedule((Truncated(world.target, top_k=2),), one()))
+    return [Centered(name="cut_off_exact", world=cut, rule="exact", params={})]
+
+
 THEOREM = Theorem(
     id="C16",
     kind="counterexample",
     refutes="a truncated or masked weight only shrinks the update",
     title="it also pushes without any reward; centering the scores removes that push and leaves a bias in the advantage's spread",
-    hypotheses=("tokens are drawn from q at every prefix; w depends on the token and its two laws", "centering: over the whole "
-    "vocabulary"),
-    statement="E_q[w s] is not 0 unless w = k: a reward-independent drift. E_q[A (w s - sum_v q_v w_v s_v)] = E_q[w s (A - E_q "
-    "A)] per "
-    "prefix: 0 for a constant advantage, unmoved by a constant added to A, and off the gradient by -E_q[(k-w) s (A - E_q A)]",
+    hypotheses=("tokens are drawn from q at every prefix, and q > 0 wherever p > 0; w depends on the token, its prefix and both "
+    "laws there (tried: TIS, IcePop, the exact ratio, CIS in its odds reading)",
+                "centering: over the whole vocabulary", "for what remains: one prefix, A a function of the token"),
+    statement="tabular: E_q[w s] = q w - p E_q w, which is 0 iff w is k times a constant: else a reward-independent drift. "
+    "E_q[A (w s - sum_v q_v w_v s_v)] = E_q[w s (A - E_q A)] per prefix: 0 for a constant advantage, unmoved by a constant added "
+    "to A, and off the gradient by -E_q[(k-w) s (A - E_q A)]",
     source="literature: Score centering, arXiv 2609.20807; the remaining bias is ours",
     claims=(
         Claim("drifts", "differs", "drift", "still", "a constant advantage moves the parameters without centering", margin=0.02),
+        Claim("drift_formula", "equal", "any_drift", "by_component", "its component of a token is A (q w - p E_q w)"),
         Claim("exact_does_not", "equal", "exact_drift", "none", "the exact ratio has no such drift"),
         Claim("centered", "equal", "centered_drift", "none", "centering removes it, for every rule and at every prefix"),
         Claim("invariant", "equal", "mean", "shifted", "a constant added to the reward then changes nothing"),
@@ -193,6 +218,8 @@ THEOREM = Theorem(
     mutants=(
         Mutant(name="not_centered", kind="hypothesis", breaks=("centered",), measure=uncentered,
                on=("strong_tis", "doubtful_sampler_tis", "three_tokens_tis"), why="centering dropped; needs a weight that acts"),
+        Mutant(name="lost_support", kind="hypothesis", breaks=("exact_does_not", "remaining"), instances=cut_off,
+               why="a sampler that cuts tokens: the exact ratio's mean score is minus that of the tail (C15)"),
         Mutant(name="tail_left_out", kind="bug", breaks=("centered", "invariant", "remaining"),
                on=("strong_tis", "doubtful_sampler_tis"), plant=lambda: planted(score_centering, "center_terms", head_only),
                why="a sum over the likeliest tokens: the tail's scores do not average to 0"),

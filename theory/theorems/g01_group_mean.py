@@ -19,9 +19,11 @@ from testbed.policies.schedule import one
 from theory.derivation import Derivation, Step
 from theory.group_symbols import SymbolicGroup
 from theory.group_worlds import Group, groups_of, update_of
+from theory.indexed_groups import on_policy_derivation
 from theory.planting import planted
 from theory.symbols import symbolic_world
 from theory.theorem import Claim, Mutant, Quantities, Theorem
+from theory.transformer_worlds import TransformerWorld, dense_world, expert_world, short_world
 from theory.worlds import World, one_hot_policy, world
 
 
@@ -98,7 +100,7 @@ def worlds() -> list[World]:
 
 
 def instances() -> list[Group]:
-    """Groups of one, two, three; larger ones of single tokens; ends in three positions."""
+    """Groups of one, two, three; larger ones of single tokens; ends in three positions; transformers."""
     some = worlds()
     long = world("group_long_end_token", 3, 3, one(), eos=2, behaviors=1)
     late = world("group_late_end_token", 2, 3, one(), eos=1, behaviors=1)
@@ -106,7 +108,17 @@ def instances() -> list[Group]:
         groups_of(some, (2, 1, 3))
         + groups_of([some[2]], (6,))
         + [Group("long_end_token_2", long, 2), *groups_of([late], (3,))]
+        + groups_of([short_world()], (1, 3))
+        + groups_of([dense_world()], (2, 3))
+        + groups_of([expert_world()], (2,))
     )
+
+
+def derive(group: Group) -> Derivation:
+    """All groups in symbols, or sums over arrays for a transformer."""
+    if isinstance(group.world, TransformerWorld):
+        return on_policy_derivation(group.size)
+    return _derivation(group.world.shape, group.size)
 
 
 def copied(group: Group) -> Quantities:
@@ -162,7 +174,7 @@ def always_scaled(right: Any) -> Any:
 
 
 BOTH = ("with_self", "leave_one_out")
-TOLD_APART = ("group_two_tokens_2", "group_two_tokens_3")
+TOLD_APART = ("group_two_tokens_2", "group_two_tokens_3", "transformer_dense_2", "transformer_experts_2")
 THEOREM = Theorem(
     id="G1",
     kind="identity",
@@ -183,7 +195,7 @@ THEOREM = Theorem(
     ),
     instances=instances,
     measure=measure,
-    derive=lambda group: _derivation(group.world.shape, group.size),
+    derive=derive,
     outcome="The usual group mean costs a factor (M-1)/M of step size and no direction; leave-one-out costs nothing.",
     mutants=(
         Mutant(name="off_policy", kind="hypothesis", breaks=(*BOTH, "no_baseline"), on=TOLD_APART,

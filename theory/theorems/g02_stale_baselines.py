@@ -24,15 +24,18 @@ from theory.derivation import Derivation, Step
 from theory.evaluation import exact_values, float_values
 from theory.group_symbols import SymbolicGroup
 from theory.group_worlds import Group, cosine, groups_of, update_of
+from theory.indexed_groups import stale_derivation
 from theory.planting import planted
 from theory.small_worlds import random_behavior, uncovered_world
 from theory.symbols import symbolic_world
 from theory.theorem import Claim, Mutant, Quantities, Theorem
+from theory.transformer_worlds import TransformerWorld, short_world, transformer_worlds
 from theory.worlds import STREAM, World, one_hot_policy, world
 
 CAP = 0.8
 CAPPED = {"rule": "seq_tis", "cap": CAP}
 MASKED = {"rule": "seq_mis", "low": 0.0, "cap": CAP}
+OFF_POLICY = ("stale_two_tokens_2", "transformer_experts_2")
 OTHERS_ONLY = ("leave_one_out", "weighted_leave_one_out", "self_normalized_leave_one_out")
 
 
@@ -66,7 +69,7 @@ def measure(group: Group, **weights: Any) -> Quantities:
         value, ones = weigh(batch=batch, **how).value, torch.ones_like(batch.reward)
         found[name] = update("leave_one_out", how)
         found[f"{name}_parts"] = single(value, batch.reward) - law.expect(batch.reward) * single(value, ones)
-    if group.name == "stale_two_tokens_2":
+    if group.name in OFF_POLICY:
         found |= {
             "capped_plain": update("none", CAPPED),
             "cosine": cosine(found["self_normalized"], gradient),
@@ -174,16 +177,27 @@ def _derivation(shape: tuple[Any, ...], size: int, alive: tuple[bool, ...]) -> D
 
     def bind(group: Group) -> Mapping[sp.Symbol, float]:
         values = g.named(w.bind(group.world), float_values)
-        for symbols, how in ((capped, CAPPED), (masked, MASKED)):
-            weight = weigh(batch=group.world.batch, **how).value.amax(1).tolist()
-            values |= dict(zip(symbols.values(), weight, strict=True))
+        for symbols, weight in ((capped, capped_weight), (masked, masked_weight)):
+            values |= dict(zip(symbols.values(), weight(group.world.batch).tolist(), strict=True))
         return values
 
     return Derivation(chains, point, bind)
 
 
+def capped_weight(batch: SegmentedBatch) -> Tensor:
+    """Weight [N] of each draw under the cap."""
+    return weigh(batch=batch, **CAPPED).value.amax(1)
+
+
+def masked_weight(batch: SegmentedBatch) -> Tensor:
+    """Weight [N] of each draw under the mask."""
+    return weigh(batch=batch, **MASKED).value.amax(1)
+
+
 def derive(group: Group) -> Derivation:
-    """All groups in symbols; which draws the target can make at all is the instance's."""
+    """All groups in symbols, or sums over arrays for a transformer; which draws the target can make is the instance's."""
+    if isinstance(group.world, TransformerWorld):
+        return stale_derivation(group.size, capped_weight, masked_weight)
     alive = weigh("sequence_product", group.world.batch).value.amax(1) > 0
     return _derivation(group.world.shape, group.size, tuple(alive.tolist()))
 
@@ -202,12 +216,13 @@ def worlds() -> list[World]:
 
 
 def instances() -> list[Group]:
-    """Groups of one to three; of two where a draw has many outcomes: engines at random, three tokens, three positions."""
+    """Groups of one to three; of two where a draw has many outcomes, as of a transformer."""
     more = [
         world("stale_three_tokens", 3, 2, cuts((1,)), eos=2),
         world("stale_three_positions", 2, 3, cuts((1,)), eos=1),
     ]
-    return groups_of(worlds(), (2, 1, 3)) + groups_of([random_behavior()], (2, 1)) + groups_of(more, (2,))
+    tabular = groups_of(worlds(), (2, 1, 3)) + groups_of([random_behavior()], (2, 1)) + groups_of(more, (2,))
+    return tabular + groups_of([short_world()], (2, 3)) + groups_of(transformer_worlds(), (2,))
 
 
 def self_included(right: Any) -> Any:
@@ -226,7 +241,7 @@ def unweighted(right: Any) -> Any:
 
 
 SHARED = ("with_self", "weighted_self", "others_only")
-TOLD_APART = ("stale_two_tokens_2", "stale_end_token_3")
+TOLD_APART = ("stale_two_tokens_2", "stale_end_token_3", "transformer_short_3", "transformer_dense_2")
 THEOREM = Theorem(
     id="G2",
     kind="identity",

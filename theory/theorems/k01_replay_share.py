@@ -20,10 +20,11 @@ from theory.derivation import Derivation, Step
 from theory.mixing_cases import MixingCase, MixingSymbols, numeric_least
 from theory.planting import planted
 from theory.pooled_means import Drawn, Law, enumerated_mse, mixture, two_point
+from theory.share_steps import BEST, PROBES, share_chains
 from theory.theorem import Claim, Mutant, Quantities, Theorem
+from theory.transformer_pools import TransformerPool, pool_derivation, transformer_pools
 
 TRUTH, SKEW = 0.7, (0.3, 0.2)  # mean of the fresh law; probability of the upper value, fresh and replay
-PROBES = np.array([0.0, 0.13, 0.5, 0.86, 1.0])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,17 +40,34 @@ class Pool(MixingCase):
         fresh = two_point(TRUTH, self.v_fresh, SKEW[0])
         return fresh, two_point(TRUTH + self.bias, self.v_replay, SKEW[1])
 
+    @property
+    def pools(self) -> list[tuple[int, int]]:
+        """Numbers of fresh and of replayed samples."""
+        return [(self.n_fresh, self.n_replay)]
 
-def measure(case: Pool) -> Quantities:
-    """Error of the pool, counted out and by formula; the share, its multipliers, and what numeric search finds."""
-    fresh, replay = case.laws
-    draws = [Drawn(fresh)] * case.n_fresh + [Drawn(replay)] * case.n_replay
+    def error(self, fresh: int, replayed: int) -> float:
+        """Error of a pool, outcome by outcome."""
+        return enumerated_mse([Drawn(self.laws[0])] * fresh + [Drawn(self.laws[1])] * replayed, TRUTH)
+
+    def copied_error(self, fresh: int, replayed: int) -> float:
+        """The same if the replayed samples are one stored item, drawn again and again."""
+        return enumerated_mse([Drawn(self.laws[0])] * fresh + [Drawn(self.laws[1], replayed)], TRUTH)
+
+    def coin_error(self, fresh: int, replayed: int) -> float:
+        """The same if each sample is replayed with probability a, rather than exactly a N of them."""
+        n = fresh + replayed
+        return enumerated_mse([Drawn(mixture(*self.laws, replayed / n))] * n, TRUTH)
+
+
+def measure(case: Pool | TransformerPool) -> Quantities:
+    """Error of each pool, counted out and by formula; the share, its multipliers, and what numeric search finds."""
     error = mse_at_budget(sources(**case.sources), case.given["budget"])
+    counted, by_formula = [case.error(*pool) for pool in case.pools], [error.at(r / (f + r)) for f, r in case.pools]
     best = optimal_replay_share(**case.given)
     near = [min(max(best.share + d, 0.0), 1.0) for d in (-1e-2, -1e-4, 1e-4, 1e-2)]
     lower, upper = best.multipliers["at_least_0"], best.multipliers["at_most_1"]
     values = {
-        "enumerated": enumerated_mse(draws, TRUTH), "mse": error.at(case.n_replay / (case.n_fresh + case.n_replay)),
+        "enumerated": counted, "mse": by_formula,
         "share": best.share, "least": best.mse, "numeric": numeric_least(case.mse), "neighbors": [case.mse(a) for a in near],
         "slope": error.slope(best.share), "multipliers": lower - upper, "zero": 0.0, "smallest": min(lower, upper),
         "slackness": [lower * best.share, upper * (1 - best.share)],
@@ -58,6 +76,10 @@ def measure(case: Pool) -> Quantities:
     }  # fmt: skip
     if best.other is not None:
         values |= {"one_end": case.mse(best.share), "other_end": case.mse(best.other)}
+    if isinstance(case, TransformerPool):
+        through = np.polynomial.Polynomial.fit([r / (f + r) for f, r in case.pools], counted, 2)
+        values |= {"pools": counted, "searched": numeric_least(through)}
+        values |= {"middle_counted": counted[1], "middle_mse": by_formula[1]}
     return values
 
 
@@ -69,7 +91,6 @@ class PoolSymbols(MixingSymbols):
         self.n_fresh, self.n_replay = n_fresh, n_replay
         self.values = (sp.symbols("x_1 x_2", real=True), sp.symbols("z_1 z_2", real=True))
         self.p = tuple(sp.Rational(str(s)) for s in SKEW)
-        self.best = sp.Symbol("a_star", real=True)
 
     def mean(self, k: int) -> sp.Expr:
         """Mean of one fresh (0) or replayed (1) sample."""
@@ -83,7 +104,7 @@ class PoolSymbols(MixingSymbols):
         """Random values of the samples; variances, bias and budget follow from them."""
         at = dict(super().point(rng))
         at.update({s: sp.Rational(rng.randint(-20, 20), 7) for pair in self.values for s in pair})
-        at[self.best] = sp.Rational(rng.randint(0, 9), 9)
+        at[BEST] = sp.Rational(rng.randint(0, 9), 9)
         at.update({self.vf: self.spread(0).subs(at), self.vr: self.spread(1).subs(at)})
         at[self.b] = (self.mean(1) - self.mean(0)).subs(at)
         at[self.C] = self.n_fresh * at[self.cf] + self.n_replay * at[self.cr]
@@ -92,7 +113,7 @@ class PoolSymbols(MixingSymbols):
     def bind(self, case: MixingCase) -> dict[sp.Symbol, Any]:
         """Numbers of a pool."""
         assert isinstance(case, Pool)
-        values = super().bind(case) | {self.best: optimal_replay_share(**case.given).share}
+        values = super().bind(case) | {BEST: optimal_replay_share(**case.given).share}
         for symbols, law in zip(self.values, case.laws, strict=True):
             values.update(dict(zip(symbols, law[0], strict=True)))
         return values
@@ -101,7 +122,7 @@ class PoolSymbols(MixingSymbols):
 @lru_cache(maxsize=32)
 def _derivation(n_fresh: int, n_replay: int, bends: int) -> Derivation:
     w = PoolSymbols(n_fresh, n_replay)
-    n, a, truth = n_fresh + n_replay, w.a, w.mean(0)
+    n, truth = n_fresh + n_replay, w.mean(0)
     stated = []
     for outcome in itertools.product((0, 1), repeat=n):
         kinds = [0] * n_fresh + [1] * n_replay
@@ -118,35 +139,13 @@ def _derivation(n_fresh: int, n_replay: int, bends: int) -> Derivation:
         Step("budget", w.at_budget(share), "1/N = (a c_r + (1-a) c_f)/C", quantity="mse",
              tex=r"a^2b^2 + (a v_r + (1-a) v_f)(a c_r + (1-a) c_f)/C"),
     ]  # fmt: skip
-    f = w.at_budget(a)
-    slope_at = sp.diff(f, a).subs(a, w.best)
-    above = [
-        Step("excess", [w.at_budget(sp.Rational(str(p))) - w.at_budget(w.best) for p in PROBES], "over the chosen share"),
-        Step("taylor", [slope_at * (sp.Rational(str(p)) - w.best) + w.bend / w.C * (sp.Rational(str(p)) - w.best) ** 2
-                        for p in PROBES],
-             "a quadratic is its own expansion: >= 0 for all a if C b^2 >= D_v D_c and the slope points out of [0, 1]",
-             quantity="above", tex=r"f'(a^*)(a - a^*) + \tfrac{Cb^2 - D_vD_c}{C}(a - a^*)^2"),
-    ]  # fmt: skip
-    if bends > 0:
-        choice = [
-            Step("stationary", sp.solve(sp.diff(f, a), a)[0], "f' = 0"),
-            Step("collected", w.stationary, "f' = (D_v c_f - D_c v_f)/C + 2a (C b^2 - D_v D_c)/C",
-                 tex=r"\frac{D_c v_f - D_v c_f}{2(Cb^2 - D_vD_c)}"),
-        ]  # fmt: skip
-        clipped = sp.Max(0, sp.Min(1, w.stationary))
-        final = [Step("clip", clipped, "f is convex: the nearest share of [0, 1] is best", quantity="share",
-                      tex=r"a^* = \mathrm{clip}(\cdot, 0, 1)")]  # fmt: skip
-        return Derivation([error, above, choice, final], w.point, w.bind)
-    ends = [
-        Step("ends", w.at_budget(sp.Integer(1)) - w.at_budget(sp.Integer(0)), "f does not bend up: the better end is best"),
-        Step("which", w.b**2 + (w.vr * w.cr - w.vf * w.cf) / w.C, "all replay against none",
-             tex=r"f(1) - f(0) = b^2 + (v_r c_r - v_f c_f)/C"),
-    ]  # fmt: skip
-    return Derivation([error, above, ends], w.point, w.bind)
+    return Derivation([error, *share_chains(w, bends)], w.point, w.bind)
 
 
-def derive(case: Pool) -> Derivation:
+def derive(case: Pool | TransformerPool) -> Derivation:
     """Steps for the number of samples and the bend of a case."""
+    if isinstance(case, TransformerPool):
+        return pool_derivation(*case.pools[1], 1 if case.bend > 0 else -1)
     return _derivation(case.n_fresh, case.n_replay, 1 if case.bend > 0 else -1)
 
 
@@ -156,8 +155,8 @@ def pool(name: str, n: tuple[int, int], v: tuple[float, float], c: tuple[float, 
                 n_fresh=n[0], n_replay=n[1], budget=n[0] * c[0] + n[1] * c[1])  # fmt: skip
 
 
-def instances() -> list[Pool]:
-    """Interior, both corners with either bend, ties, and no bias, saving or spread; budgets of one to five samples."""
+def instances() -> list[Pool | TransformerPool]:
+    """Interior, both corners with either bend, ties, no bias, saving or spread; one to five samples; a transformer's."""
     return [
         pool("interior", (3, 2), (1.0, 1.1), (1.0, 0.25), 0.6),
         pool("interior_negative_bias", (2, 2), (2.0, 2.5), (1.0, 0.125), -0.9),
@@ -171,35 +170,28 @@ def instances() -> list[Pool]:
         pool("same_variance", (2, 2), (1.5, 1.5), (1.0, 0.25), 0.7),
         pool("one_fresh_sample", (1, 0), (1.0, 2.0), (1.0, 0.5), 0.4),
         pool("one_replayed_sample", (0, 1), (1.0, 2.0), (1.0, 0.5), 0.4),
+        *transformer_pools(),
     ]
 
 
-def coin_per_sample(case: Pool) -> Quantities:
+def coin_per_sample(case: Pool | TransformerPool) -> Quantities:
     """Mutated reading: each sample is replayed with probability a, rather than exactly a N of them."""
-    n = case.n_fresh + case.n_replay
-    law = mixture(*case.laws, case.n_replay / n)
-    return measure(case) | {"enumerated": enumerated_mse([Drawn(law)] * n, TRUTH)}
+    return measure(case) | {"enumerated": [case.coin_error(*pool) for pool in case.pools]}
 
 
-def coin_surplus(case: Pool) -> Quantities:
+def coin_surplus(case: Pool | TransformerPool) -> Quantities:
     """What the coin adds, by the catalogued formula."""
-    n = case.n_fresh + case.n_replay
-    a = case.n_replay / n
-    added = enumerated_mse([Drawn(mixture(*case.laws, a))] * n, TRUTH) - enumerated_mse(
-        [Drawn(case.laws[0])] * case.n_fresh + [Drawn(case.laws[1])] * case.n_replay, TRUTH
-    )
-    return {"coin_adds": added, "coin_formula": a * (1 - a) * case.bias**2 / n}
+    added = [case.coin_error(*pool) - case.error(*pool) for pool in case.pools]
+    return {"coin_adds": added, "coin_formula": [f * r / (f + r) ** 3 * case.bias**2 for f, r in case.pools]}
 
 
-def one_item_again(case: Pool) -> Quantities:
+def one_item_again(case: Pool | TransformerPool) -> Quantities:
     """Mutated reading: the replayed samples are one stored item, drawn again and again."""
-    fresh, replay = case.laws
-    draws = [Drawn(fresh)] * case.n_fresh + [Drawn(replay, case.n_replay)]
-    return measure(case) | {"enumerated": enumerated_mse(draws, TRUTH)}
+    return measure(case) | {"enumerated": [case.copied_error(*pool) for pool in case.pools]}
 
 
-MIXED = ("interior", "interior_negative_bias", "none_convex")
-BAD_ENDS = ("none_concave", "all_concave")
+MIXED = ("interior", "interior_negative_bias", "none_convex", "transformer_interior")
+BAD_ENDS = ("none_concave", "all_concave", "transformer_all_concave")
 THEOREM = Theorem(
     id="K1",
     kind="optimum",
@@ -219,6 +211,8 @@ THEOREM = Theorem(
     claims=(
         Claim("error", "equal", "enumerated", "mse", "the pool's error, outcome by outcome, is the quadratic"),
         Claim("least", "equal", "least", "numeric", "the share's error is what bounded search finds"),
+        Claim("pools", "at_most", "least", "pools", "no pool of whole responses that the budget buys has less error"),
+        Claim("searched", "equal", "least", "searched", "search on the parabola through three pools, each counted out"),
         Claim("neighbors", "at_most", "least", "neighbors", "no share nearby is better"),
         Claim("stationarity", "equal", "slope", "multipliers", "slope = difference of the multipliers"),
         Claim("signs", "at_most", "zero", "smallest", "multipliers are >= 0"),
@@ -236,10 +230,12 @@ THEOREM = Theorem(
                why="a coin per sample adds a(1-a) b^2/N; needs 0 < a < 1 and a bias"),
         Mutant(name="one_item_again", kind="hypothesis", breaks=("error",), measure=one_item_again, on=MIXED,
                why="replayed samples that are copies are not independent; needs two of them"),
-        Mutant(name="stationary_whatever_the_bend", kind="bug", on=BAD_ENDS, breaks=("least", "neighbors", "stationarity"),
+        Mutant(name="stationary_whatever_the_bend", kind="bug", on=BAD_ENDS,
+               breaks=("least", "neighbors", "stationarity", "pools", "searched"),
                plant=lambda: planted(mixing, "least_share", mixing_bugs.always_stationary),
                why="where the error bends down the stationary point is its maximum, or clips to the worse end"),
-        Mutant(name="cross_term_dropped", kind="bug", breaks=("error", "least", "neighbors"), on=("interior_negative_bias",),
+        Mutant(name="cross_term_dropped", kind="bug", breaks=("error", "least", "neighbors", "searched"),
+               on=("interior_negative_bias", "transformer_interior"),
                plant=lambda: planted(replay_mse, "mse_at_budget", mixing_bugs.no_cross_term),
                why="cheaper samples are also more samples; needs D_v D_c != 0 and an interior optimum"),
     ),

@@ -20,8 +20,9 @@ from theory.cap_cases import CapCase, atoms, real_weights
 from theory.cap_slope import ERROR, ONE, SECOND_MOMENT_ERROR, SLOPE, A, C, G, N, S, Symbols, T, moved, random_sums
 from theory.derivation import Derivation, Step
 from theory.planting import planted
-from theory.spire_batch import automatic_weights
+from theory.spire_batch import automatic_weights, automatic_weights_of
 from theory.theorem import Claim, Mutant, Quantities, Theorem
+from theory.transformer_caps import COUNTED, TransformerCaps, transformer_caps
 
 AROUND = (-0.5, -0.1, -1e-2, -1e-4, 1e-4, 1e-2, 0.1, 0.5)  # relative distances from the cap
 GRID = 200
@@ -84,6 +85,9 @@ def measure(instance: CapCase, signal: tuple[float, ...] | None = None, everywhe
         values |= second_moment_quantities(instance)
     if instance.listed and min(atoms(law)[0]) > 0:
         values["applied"], values["capped_at_root"] = automatic_weights(list(atoms(law)[0]))
+    if isinstance(instance, TransformerCaps):
+        values |= {"counted": instance.counted(), "by_law": instance.errors(COUNTED)}
+        values["applied"], values["capped_at_root"] = automatic_weights_of(instance.world.batch)
     if degenerate(law) and not everywhere:
         return values | {"bias": instance.error(cap).bias, "none": 0.0}
     values |= {"acts": float(law.tail(cap) > 0), "yes": 1.0}
@@ -95,7 +99,7 @@ def measure(instance: CapCase, signal: tuple[float, ...] | None = None, everywhe
 
 
 def instances() -> list[CapCase]:
-    """Continuous, two-point and three-point laws, recorded ones, a single draw, weights near and at 1."""
+    """Continuous, two-point and three-point laws, recorded ones, a transformer's, a single draw, weights near and at 1."""
     return [
         CapCase(name="log_normal_16", law=LogNormal(1.2), n=16),
         CapCase(name="log_normal_1024", law=LogNormal(2.0), n=1024),
@@ -108,6 +112,7 @@ def instances() -> list[CapCase]:
         CapCase(name="on_policy", law=TwoPoint(1.0, 1.0), n=8),
         CapCase(name="recorded_stale", law=real_weights(6, "v0_bf16"), n=64),
         CapCase(name="recorded_heavy", law=real_weights(2, "v1_int8_dynamic"), n=64),
+        *transformer_caps(),
     ]
 
 
@@ -217,6 +222,7 @@ THEOREM = Theorem(
         Claim("numeric", "equal", "cap", "numeric", "a bounded minimizer finds the same six digits", tolerance=1e-6),
         Claim("falls", "at_most", "fall_after", "fall_before", "the error falls up to the cap"),
         Claim("rises", "at_most", "rise_before", "rise_after", "and rises from it to the largest weight"),
+        Claim("counted", "equal", "counted", "by_law", "bias^2 + variance/n is the error over all joint outcomes of two draws"),
         Claim("below", "at_most", "below", "supremum", "the cap does not exceed ess sup W"),
         Claim("acts", "equal", "acts", "yes", "it acts with positive probability"),
         Claim("on_policy_unbiased", "equal", "bias", "none", "constant weights are left as they are"),
@@ -250,7 +256,8 @@ THEOREM = Theorem(
                breaks=("root", "optimum", "numeric", "falls", "on_a_batch", "second_root", "second_optimum"),
                plant=lambda: planted(cap_exact, "excess_at_atoms", reversed_weights),
                why="B at the weights is not what lies above them"),
-        Mutant(name="one_cap_from_whole_response", kind="bug", on=("rare_and_large", "three_atoms"), breaks=("on_a_batch",),
+        Mutant(name="one_cap_from_whole_response", kind="bug", breaks=("on_a_batch",),
+               on=("rare_and_large", "three_atoms", "transformer_dense", "transformer_experts"),
                plant=lambda: planted(segment, "segment_end_log_ratios", whole_response),
                why="every segment capped as the whole response calls for; needs segments of unequal spread"),
     ),

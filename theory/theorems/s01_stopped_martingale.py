@@ -21,8 +21,10 @@ from testbed.weighting.segment_ends import segment_end_log_ratios
 from theory import bugs
 from theory.derivation import Derivation, Step
 from theory.sampled import MeanCheck
+from theory.stopped_histories import stopped_derivation
 from theory.symbols import symbolic_world
 from theory.theorem import Claim, Mutant, Quantities, Theorem
+from theory.transformer_worlds import TransformerWorld, transformer_worlds
 from theory.worlds import World, standard_worlds, world
 
 Atom = tuple[int, int, tuple[int, ...]]  # (segment k, branch, history at the end of segment k)
@@ -38,7 +40,12 @@ def stopped_atoms(batch: SegmentedBatch, branch: Tensor, n_segments: int) -> Ite
         )
 
 
-def measure(instance: World) -> Quantities:
+def instances() -> list[World | TransformerWorld]:
+    """Tabular worlds, and transformers of up to 625 responses."""
+    return [*standard_worlds(), *transformer_worlds(wide=True)]
+
+
+def measure(instance: World | TransformerWorld) -> Quantities:
     """E_mu[W_(k) 1_A] and P_pi(A) for every atom A of the history at the end of every segment (hence for every f)."""
     law, k_count = instance.law, len(instance.behaviors)
     weighted = segment_end_log_ratios(law.batch, k_count).exp() * law.probs[:, None]
@@ -116,6 +123,13 @@ def _derivation(shape: tuple[Any, ...]) -> Derivation:
         ),
     ]
     return Derivation([chain], w.point, w.bind)
+
+
+def derive(instance: World | TransformerWorld) -> Derivation:
+    """All events over symbols for a tabular world, event by event for a transformer."""
+    if isinstance(instance, TransformerWorld):
+        return stopped_derivation(instance.env.horizon)
+    return _derivation(instance.shape)
 
 
 def peeking_world() -> list[World]:
@@ -202,9 +216,9 @@ THEOREM = Theorem(
             "with f the reward and the whole response: the estimator of the value",
         ),
     ),
-    instances=standard_worlds,
+    instances=instances,
     measure=measure,
-    derive=lambda instance: _derivation(instance.shape),
+    derive=derive,
     sampled=sampled,
     outcome="Segment weights are exact for whatever is decided by the segment's end, if boundaries do not peek.",
     mutants=(
@@ -235,7 +249,7 @@ THEOREM = Theorem(
             name="ratio_inverted",
             kind="bug",
             breaks=("corrected", "value"),
-            on=("two_segments", "stopping_time"),
+            on=("two_segments", "stopping_time", "transformer_experts", "transformer_hazard"),
             plant=bugs.ratio_inverted,
             why="log_ratios returns behavior minus target; needs target != behavior",
         ),
@@ -243,7 +257,7 @@ THEOREM = Theorem(
             name="last_segment_only",
             kind="bug",
             breaks=("corrected", "value"),
-            on=("two_segments", "three_segments"),
+            on=("two_segments", "three_segments", "transformer_dense", "transformer_experts"),
             plant=bugs.last_segment_only,
             why="only the newest segment is corrected; needs two segments with target != first behavior",
         ),

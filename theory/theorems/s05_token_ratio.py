@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from testbed.core.prefix_order import node_index
 from testbed.estimators.gradient import gradient_terms
 from testbed.exact import prefix_distance
 from testbed.exact.gradients import exact_gradient
@@ -19,23 +20,28 @@ from testbed.exact.prefix_distance import (
     prefix_total_variation,
     sampler_prefix_law,
 )
-from testbed.exact.values import action_values, prefix_law, state_values
+from testbed.exact.values import action_values, behavior_table, prefix_law, state_values
 from testbed.policies.schedule import PrefixSchedule, cuts
 from testbed.policies.tabular import TabularPolicy
 from testbed.weighting.rules import weigh
 from theory.bugs import ratio_inverted
 from theory.derivation import Derivation
+from theory.nested_updates import nested_derivation
 from theory.planting import planted
 from theory.shared_worlds import SharedWorld, independent_tokens
 from theory.small_worlds import along, long_worlds, small_worlds, uncovered_world
 from theory.symbols import symbolic_world
 from theory.theorem import Claim, Mutant, Quantities, Theorem
 from theory.token_updates import bound_chain, distance_chain, shared_chain, terminal_chain, update_chain
+from theory.transformer_worlds import EXPERTS, TransformerWorld, transformer_world, transformer_worlds
 from theory.worlds import World, world
+
+REFUTED = ("two_segments", "transformer_dense", "transformer_experts")
+FRESH = ("fresh_start", "transformer_fresh_start")
 
 
 def instances() -> list[Any]:
-    """Add to the shared instances a fresh start, a stale start, and two worlds in which the bounds are attained."""
+    """Add to the shared instances a fresh and a stale start, two worlds that attain the bounds, and transformers."""
     base = world("fresh_start", 2, 2, cuts((1,)))
     stale, rest = base.behaviors
     return [
@@ -45,7 +51,14 @@ def instances() -> list[Any]:
         replace(base, name="stale_start", schedule=PrefixSchedule((stale, base.target), cuts((1,)))),
         opposite_prefixes(),
         opposite_prefixes_shared(),
+        *transformer_worlds(),
+        fresh_transformer(),
     ]
+
+
+def fresh_transformer() -> TransformerWorld:
+    """The target itself writes all tokens but the last."""
+    return transformer_world("fresh_start", EXPERTS, ("target", "student"), cuts((2,)))
 
 
 def opposite_prefixes() -> World:
@@ -65,13 +78,17 @@ def opposite_prefixes_shared() -> SharedWorld:
     )
 
 
-def block(pi: TabularPolicy, weight: Tensor, values: Tensor) -> Tensor:
-    """sum_h weight(h) E_{y~pi}[s X(h, y)] for a table X [N, V]: the tabular score is 1{y=a} - pi(a|h) in the block of h."""
-    p = pi.table.exp()
-    return weight[:, None] * p * (values - (p * values).sum(1, keepdim=True))
+def at_prefixes(instance: World | TransformerWorld, weight: Tensor, values: Tensor) -> Tensor:
+    """sum_h weight(h) E_{y~pi}[s X(h, y)] for a table X [N, V]; every (h, y) is shared out among the responses through it."""
+    env, pi = instance.env, instance.target
+    tokens, mask = response_table(env)
+    nodes = node_index(tokens, env.vocab_size)
+    through = torch.zeros_like(values).index_put_((nodes[mask], tokens[mask]), mask[mask].double(), accumulate=True)
+    share = weight[:, None] * behavior_table(env, pi).exp() * values / through.clamp(min=1)
+    return pi.score_terms(tokens, torch.where(mask, share[nodes, tokens], 0.0)).sum(0)
 
 
-def scale(instance: World | SharedWorld, advantage: Tensor) -> float:
+def scale(instance: World | SharedWorld | TransformerWorld, advantage: Tensor) -> float:
     """max|A| max|s|, over all tokens and prefixes."""
     tokens, mask = response_table(instance.env)
     norms = []
@@ -96,10 +113,13 @@ def measure_shared(instance: SharedWorld, tabular: bool = False) -> Quantities:
 
 
 def measure(
-    instance: World | SharedWorld, advantage: str = "target", prefixes: str = "sampler", bounded: str = "advantage"
+    instance: World | SharedWorld | TransformerWorld,
+    advantage: str = "target",
+    prefixes: str = "sampler",
+    bounded: str = "advantage",
 ) -> Quantities:
     """Expected token-ratio updates, what they are equal to, and the bounds; the arguments are the mutants' readings."""
-    if isinstance(instance, SharedWorld):
+    if isinstance(instance, SharedWorld) and not isinstance(instance, TransformerWorld):
         return measure_shared(instance)
     law, batch, pi, env, schedule = instance.law, instance.batch, instance.target, instance.env, instance.schedule
     weights, branches = weigh("exact", batch), instance.schedule.branches()
@@ -111,32 +131,30 @@ def measure(
     token = moments(law, gradient_terms(batch, weights, pi, along(batch, used))).mean
     terminal = moments(law, gradient_terms(batch, weights, pi)).mean
     gradient, visited = exact_gradient(env, pi), sampler_prefix_law(env, schedule)
-    state_bias = block(pi, visited - prefix_law(env, pi), a)
-    critic_bias = torch.stack([p * block(pi, prefix_law(env, s), action_values(env, s) - q) for p, s in branches]).sum(
-        0
-    )
+    state_bias = at_prefixes(instance, visited - prefix_law(env, pi), a)
+    behind = [(p * prefix_law(env, s), action_values(env, s)) for p, s in branches]
+    critic_bias = sum(at_prefixes(instance, reached, values - q) for reached, values in behind)
     distance, tokens = prefix_total_variation(env, pi, schedule), expected_token_total_variation(env, pi, schedule)
     constant = scale(instance, a)
     horizon = env.horizon
     found: dict[str, Any] = {
         "token_update": token,
-        "prefix_update": block(pi, visited if prefixes == "sampler" else prefix_law(env, pi), a),
+        "prefix_update": at_prefixes(instance, visited if prefixes == "sampler" else prefix_law(env, pi), a),
         "bias_norm": ((token if bounded == "advantage" else terminal) - gradient).norm(),
-        "tabular_bound": 2**0.5 * constant * distance.sum(),
         "bias_bound": 2 * constant * distance.sum(),
         "prefix_distance": distance,
         "token_distance_before": tokens.cumsum(0) - tokens,
         "distance_sum": distance.sum(),
         "quadratic": horizon * (horizon - 1) / 2 * tokens.max(),
         "terminal_update": terminal,
-        "terminal_predicted": torch.stack(
-            [p * block(pi, prefix_law(env, s), action_values(env, s)) for p, s in branches]
-        ).sum(0),
+        "terminal_predicted": sum(at_prefixes(instance, reached, values) for reached, values in behind),
         "terminal_decomposed": gradient + state_bias + critic_bias,
     }
-    if instance.name == "two_segments":
+    if isinstance(instance, World):
+        found |= {"tabular_bound": 2**0.5 * constant * distance.sum()}
+    if instance.name in REFUTED:
         found |= {"token_refuted": token, "gradient_refuted": gradient}
-    if instance.name == "fresh_start":
+    if instance.name in FRESH:
         found |= {"token_fresh": token, "terminal_fresh": terminal, "gradient_fresh": gradient}
     if instance.name == "opposite_prefixes":
         found |= {"tabular_attaining": found["bias_norm"], "tabular_attained": found["tabular_bound"]}
@@ -153,8 +171,10 @@ def _derivation(shape: tuple[Any, ...]) -> Derivation:
     return Derivation(chains, w.point, w.bind)
 
 
-def derive(instance: World | SharedWorld) -> Derivation:
-    """Derive every claim's sides for a tabular world, the bias for the world whose prefixes share one softmax."""
+def derive(instance: World | SharedWorld | TransformerWorld) -> Derivation:
+    """Claims' sides for a tabular world, both updates for a transformer, the bias where prefixes share one softmax."""
+    if isinstance(instance, TransformerWorld):
+        return nested_derivation("S5", instance.env.horizon)
     if isinstance(instance, SharedWorld):
         w = symbolic_world(instance.as_tabular().shape)
         return Derivation([shared_chain(w)], w.point, lambda i: w.bind(i.as_tabular()))
@@ -256,7 +276,7 @@ THEOREM = Theorem(
             name="prefixes_of_the_target",
             kind="hypothesis",
             breaks=("behavior_prefixes",),
-            on=("two_segments", "three_tokens"),
+            on=("two_segments", "three_tokens", "transformer_dense"),
             measure=partial(measure, prefixes="target"),
             why="prefixes taken from the target's law: told apart from position 2 on",
         ),
@@ -264,7 +284,7 @@ THEOREM = Theorem(
             name="advantage_of_the_behavior",
             kind="hypothesis",
             breaks=("behavior_prefixes",),
-            on=("two_segments", "three_tokens"),
+            on=("two_segments", "three_tokens", "transformer_experts"),
             measure=partial(measure, advantage="behavior"),
             why="A^mu instead of A^pi; told apart where later tokens are off-policy",
         ),
@@ -272,7 +292,7 @@ THEOREM = Theorem(
             name="terminal_reward_under_the_bound",
             kind="hypothesis",
             breaks=("bound", "tabular_bound"),
-            on=("fresh_start",),
+            on=FRESH,
             measure=partial(measure, bounded="terminal"),
             why="equal prefix laws make the bound 0, the reward's critic bias is not",
         ),
@@ -294,7 +314,7 @@ THEOREM = Theorem(
         Mutant(
             name="ratio_inverted",
             kind="bug",
-            on=("three_tokens", "one_token"),
+            on=("three_tokens", "one_token", "transformer_dense"),
             breaks=("behavior_prefixes", "terminal_reward", "both_biases", "bound", "tabular_bound"),
             plant=ratio_inverted,
             why="log_ratios returns behavior minus target",

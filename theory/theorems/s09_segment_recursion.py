@@ -20,10 +20,12 @@ from theory.real_laws import M, P, R, is_real, real_laws, summand_derivation
 from theory.segment_symbols import ends, second_moment, segment_square, squared_so_far, starts
 from theory.symbols import Prefix, symbolic_world
 from theory.theorem import Claim, Mutant, Quantities, Theorem
+from theory.transformer_worlds import TransformerWorld, transformer_worlds
+from theory.two_part_responses import two_part_derivation
 from theory.worlds import World, standard_worlds, world
 
 
-def measure(instance: World) -> Quantities:
+def measure(instance: World | TransformerWorld) -> Quantities:
     """E W_(k)^2 by enumeration of responses against E[W_(k-1)^2 d2_k(H)], d2_k by backward induction; also per history."""
     law, k_count = instance.law, len(instance.behaviors)
     after = segment_end_log_ratios(law.batch, k_count)
@@ -76,6 +78,13 @@ def _summand() -> Derivation:
     ])  # fmt: skip
 
 
+def derive(instance: World | TransformerWorld) -> Derivation:
+    """One word's share for a recorded law, sums over both parts for a transformer, else symbols for every probability."""
+    if isinstance(instance, TransformerWorld):
+        return two_part_derivation("S9")
+    return _summand() if is_real(instance) else _derivation(instance.shape)
+
+
 def peeking_world() -> list[World]:
     """A sampler that files a token 0, and all after it, under segment 1, although segment 0's behavior drew it."""
 
@@ -122,7 +131,7 @@ def shifted(right: Any) -> Any:
 
 
 BOTH = ("recursion", "by_history")
-TOLD_APART = ("two_segments", "three_segments", "stopping_time")
+TOLD_APART = ("two_segments", "three_segments", "stopping_time", "transformer_dense", "transformer_experts")
 THEOREM = Theorem(
     id="S9",
     kind="identity",
@@ -138,9 +147,9 @@ THEOREM = Theorem(
         Claim("recursion", "equal", "second", "recursion", "second moment through segment k = E[W_(k-1)^2 d2_k(H)]"),
         Claim("by_history", "equal", "second_by_history", "recursion_by_history", "and so on every history apart"),
     ),
-    instances=lambda: [*standard_worlds(), *real_laws()],
+    instances=lambda: [*standard_worlds(), *real_laws(), *transformer_worlds(wide=True)],
     measure=measure,
-    derive=lambda instance: _summand() if is_real(instance) else _derivation(instance.shape),
+    derive=derive,
     outcome="Second moments grow by the d2 of the segment where earlier weights are large, not by its plain average.",
     mutants=(
         Mutant(name="boundary_peeks_at_token", kind="hypothesis", breaks=BOTH, instances=peeking_world,
@@ -148,7 +157,7 @@ THEOREM = Theorem(
         Mutant(name="history_ignored", kind="hypothesis", breaks=("recursion",), measure=without_history, on=TOLD_APART,
                why="E[W^2] E[d2] needs the two to be unrelated; here d2 varies over histories of unequal weight"),
         Mutant(name="noise_left_out_of_history", kind="hypothesis", breaks=("recursion",), measure=without_noise,
-               on=("exogenous_boundary",),
+               on=("exogenous_boundary", "transformer_hazard"),
                why="after the same tokens W_(k-1) and d2_k both depend on which behavior drew them; needs random boundaries"),
         Mutant(name="labels_shifted", kind="bug", breaks=BOTH, on=TOLD_APART,
                plant=lambda: planted(second_moments, "segment_d2", shifted),

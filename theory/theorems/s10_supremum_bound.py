@@ -19,12 +19,14 @@ from theory.planting import planted
 from theory.segment_symbols import second_moment, segment_square, small_worlds, squared_so_far, starts
 from theory.symbols import symbolic_world
 from theory.theorem import Claim, Mutant, Quantities, Theorem
+from theory.transformer_worlds import TransformerWorld, transformer_worlds
+from theory.two_part_responses import two_part_derivation
 from theory.worlds import World, world
 
 DIGITS = (13.16, 7.47, 13.30)  # of the catalogued instance: true, averages, sups
 
 
-def measure(instance: World) -> Quantities:
+def measure(instance: World | TransformerWorld) -> Quantities:
     """Both sides, the slack term by term, and whether the condition for equality holds."""
     law, env = instance.law, instance.env
     found = segment_moments(law, env, instance.target, instance.schedule)
@@ -99,6 +101,11 @@ def _derivation(shape: tuple[Any, ...]) -> Derivation:
     return Derivation([steps, slack, tilt], w.point, w.bind)
 
 
+def derive(instance: World | TransformerWorld) -> Derivation:
+    """Sums over both parts for a transformer, else symbols for every probability."""
+    return two_part_derivation("S10") if isinstance(instance, TransformerWorld) else _derivation(instance.shape)
+
+
 def rows(*probs: float) -> TabularPolicy:
     """Two-token policy from the probability of token 1 after each prefix."""
     return TabularPolicy.from_probs(torch.tensor([[1 - p, p] for p in probs], dtype=torch.float64))
@@ -115,8 +122,8 @@ def averages_fail() -> World:
     return two_tokens("averages_fail", (0.9, 0.5, 0.1), (0.5, 0.5, 0.9), (1.0,) * 4)
 
 
-def instances() -> list[World]:
-    """Shared worlds, the catalogued one, equality in three ways, and near misses of equality."""
+def instances() -> list[World | TransformerWorld]:
+    """Shared worlds, the catalogued one, equality in three ways, near misses of equality, and transformers."""
     mu = rows(*(0.3,) * 7)
     same = {"segment_of": cuts((1, 2)), "target": rows(*(0.6,) * 7), "policies": (mu, mu, mu)}
     return [
@@ -129,6 +136,7 @@ def instances() -> list[World]:
         # weight 0 after token 0: there d2 and the signal may be smaller, but not larger
         two_tokens("smaller_off_support", (1.0, 0.5, 0.6), (0.5, 0.5, 0.3), (0.2, 0.7, 1.0, 1.0)),
         two_tokens("larger_off_support", (1.0, 0.1, 0.6), (0.5, 0.9, 0.3), (1.0,) * 4),
+        *transformer_worlds(wide=True),
     ]  # fmt: skip
 
 
@@ -200,7 +208,7 @@ THEOREM = Theorem(
     ),
     instances=instances,
     measure=measure,
-    derive=lambda instance: _derivation(instance.shape),
+    derive=derive,
     outcome="A certificate from average divergences can be far too small; use the worst history the behavior can reach.",
     mutants=(
         Mutant(name="averages_for_sups", kind="hypothesis", breaks=("bound", "tilted"), measure=instead_of_largest,
@@ -216,7 +224,8 @@ THEOREM = Theorem(
                on=("equal_laws_signed",),
                plant=lambda: planted(second_moments, "segment_d2", excess_only),
                why="segment_d2 returns d2 - 1: visible wherever two segments differ from the target"),
-        Mutant(name="ratio_inverted", kind="bug", breaks=("slack", "tilted"), on=("two_segments", "stopping_time"),
+        Mutant(name="ratio_inverted", kind="bug", breaks=("slack", "tilted"),
+               on=("two_segments", "stopping_time", "transformer_dense", "transformer_experts"),
                plant=lambda: planted(ratio_moments, "powered_measure", lambda right: lambda p, m, k: right(m, p, k)),
                why="d2 of the behavior from the target; the products of sups may still be large enough"),
     ),

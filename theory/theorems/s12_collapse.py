@@ -22,22 +22,24 @@ from testbed.weighting.segment_ends import segment_end_log_ratios
 from theory.collapse_symbols import capped, collapse_derivation
 from theory.derivation import Derivation, Step
 from theory.iid_laws import IidLaw, iid_derivation, measure_iid
+from theory.nested_caps import nested_collapse
 from theory.planting import planted
 from theory.real_laws import M, P, R, is_real, real_laws, summand_derivation
 from theory.segment_symbols import small_worlds
 from theory.theorem import Claim, Mutant, Quantities, Theorem
+from theory.transformer_worlds import TransformerWorld, transformer_worlds
 from theory.worlds import World, standard_worlds, world
 
 FEW_CAPS = (0.5, 1.0, 2.0, 5.0)
 
 
-def prefix_weights(instance: World) -> Tensor:
+def prefix_weights(instance: World | TransformerWorld) -> Tensor:
     """Log W_t for t = 0..T of every response; W stays where it is after the response's end."""
     steps = log_ratios(instance.batch).double().cumsum(1)
     return torch.cat([torch.zeros_like(steps[:, :1]), steps], 1)
 
 
-def caps(instance: World) -> Tensor:
+def caps(instance: World | TransformerWorld) -> Tensor:
     """Every value some W_t takes: E min(W_t, c) is linear in c between them, so they decide the claim for all c."""
     if is_real(instance):
         return torch.tensor(FEW_CAPS, dtype=torch.float64)
@@ -45,7 +47,7 @@ def caps(instance: World) -> Tensor:
     return torch.unique(values[values > 0])
 
 
-def moment_rows(instance: World, power: float) -> Tensor:
+def moment_rows(instance: World | TransformerWorld, power: float) -> Tensor:
     """E_mu[rho^power | H_t] at every token of every response; NaN past the end."""
     log_pi = behavior_table(instance.env, instance.target)
     tables = [ratio_moment(log_pi, behavior_table(instance.env, s), power) for _, s in instance.schedule.branches()]
@@ -53,7 +55,7 @@ def moment_rows(instance: World, power: float) -> Tensor:
     return torch.where(instance.batch.mask, torch.stack(tables)[instance.law.branch[:, None], nodes], torch.nan)
 
 
-def measure(instance: World | IidLaw, average: bool = False) -> Quantities:
+def measure(instance: World | IidLaw | TransformerWorld, average: bool = False) -> Quantities:
     """Second moments, capped means at every cap, both bounds; for iid tokens exact medians. `average`: mutated bounds."""
     if isinstance(instance, IidLaw):
         return measure_iid(instance)
@@ -94,8 +96,10 @@ def _summand() -> Derivation:
     ])  # fmt: skip
 
 
-def derive(instance: World | IidLaw) -> Derivation:
-    """Derivation of an instance: of iid tokens, of one summand of a recorded law, or of a world's shape."""
+def derive(instance: World | IidLaw | TransformerWorld) -> Derivation:
+    """Derivation of an instance: iid tokens, one summand of a recorded law, sums over a transformer's tree, a world's shape."""
+    if isinstance(instance, TransformerWorld):
+        return nested_collapse(instance.env.horizon, caps)
     if isinstance(instance, IidLaw):
         return iid_derivation(len(instance.target))
     return _summand() if is_real(instance) else collapse_derivation(instance.shape, caps)
@@ -112,13 +116,14 @@ def attained() -> World:
     return world("attained", 2, 2, cuts((1,)), target=rows(1.0, 0.9, 0.4), policies=(mu, mu))
 
 
-def instances() -> list[World | IidLaw]:
-    """Shared worlds, equality of the collapse bound, recorded laws, and iid tokens up to 4,096 of them."""
+def instances() -> list[World | IidLaw | TransformerWorld]:
+    """Shared worlds, equality of the collapse bound, recorded laws, transformers, and iid tokens up to 4,096 of them."""
     third = (1 / 3, 2 / 3)
     return [
         *[w for w in small_worlds() if w.name not in ("one_segment", "three_tokens")],
         attained(),
         *real_laws(),
+        *transformer_worlds(),
         IidLaw(name="halve_or_double", target=third[::-1], behavior=third, lengths=(1, 2, 3, 64, 4096)),
         IidLaw(name="nearly_on_policy", target=(0.52, 0.48), behavior=(0.5, 0.5), lengths=(1, 16, 4096)),
         IidLaw(name="three_words", target=(0.5, 0.3, 0.2), behavior=(0.2, 0.3, 0.5), lengths=(1, 2, 8, 128)),
@@ -218,7 +223,8 @@ THEOREM = Theorem(
                why="BC and chi2 averaged under mu: far off after a word the target never says, where W is 0 anyway"),
         Mutant(name="median_under_target", kind="hypothesis", breaks=("median",), on=("three_words",),
                measure=lambda law: measure_iid(law, "target"), why="drawn from pi the weight grows like exp(+T KL(pi||mu))"),
-        Mutant(name="masked_not_capped", kind="bug", breaks=("capped_falls",), on=("two_segments", "stopping_time"),
+        Mutant(name="masked_not_capped", kind="bug", breaks=("capped_falls",),
+               on=("two_segments", "stopping_time", "transformer_dense", "transformer_experts"),
                plant=lambda: planted(truncate, "truncate", masked),
                why="E[W; W <= c] may grow with t; needs weights that fall below the cap again"),
         Mutant(name="segment_alone", kind="bug", breaks=("grows",), on=("three_segments",),

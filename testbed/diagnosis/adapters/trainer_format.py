@@ -52,10 +52,10 @@ class Masked:
     Examples
     --------
     >>> from testbed.diagnosis.tables import Column
-    >>> columns = {"m": Column(np.array([0, 1, 1, 1, 0, 0]), np.array([3, 3])), "x": Column(np.arange(4), np.array([2, 2]))}
+    >>> columns = {"m": Column(np.array([0, 1, 1, 1, 0, 0]), np.array([3, 3])), "x": Column(np.arange(8), np.array([4, 4]))}
     >>> at = Masked(Table(["m", "x"], columns.__getitem__), "m")
     >>> at.row.tolist(), at.position.tolist(), at.tokens("x", align="end").tolist()
-    ([0, 0, 1], [0, 1, 0], [0, 1, 2])
+    ([0, 0, 1], [0, 1, 0], [2, 3, 5])
     """
 
     def __init__(self, table: Table, mask: str, *, also: tuple[str, ...] = ()) -> None:

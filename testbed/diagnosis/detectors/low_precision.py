@@ -3,7 +3,11 @@
 The search is made when a batch is built (`testbed.core.batch_checks.low_precision_grid`); a value rounded once stays
 rounded, whatever it is stored in now. By chance this happens with probability below 2^-256.
 
-POWER
+Measured (dumps named, of dumps; evaluation streams, see `testbed.diagnosis.power`)
+
+* bfloat16: 100 of 100 simulated, 100 of 100 real
+* float16: 100 of 100 simulated, 100 of 100 real
+* healthy: 0 of 2000 simulated, 0 of 400 real
 """
 
 from __future__ import annotations

@@ -5,7 +5,11 @@ where they do, one column was computed in the other's place. What must differ is
 not the newest, and tokens drawn by two or more engines. Without tags, equality may mean that nothing lies between the two
 policies; see the check `zero_variance`.
 
-POWER
+Measured (dumps named, of dumps; evaluation streams, see `testbed.diagnosis.power`)
+
+* by version: 100 of 100 simulated, 100 of 100 real
+* by engine: 100 of 100 simulated, 100 of 100 real
+* healthy: 0 of 2000 simulated, 0 of 400 real
 """
 
 from __future__ import annotations

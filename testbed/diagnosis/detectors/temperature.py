@@ -9,7 +9,13 @@ whereas engine noise is no function of the log-odds, and E[w] = 1 holds in both 
 sharpens the policy makes the same line: without `logp_proximal` the two are one thing, and the slope must be larger and
 explain more. Undetectable in principle: a sampler that draws at T and records log-probs at 1.
 
-POWER
+Measured (dumps named, of dumps; evaluation streams, see `testbed.diagnosis.power`)
+
+* T = 0.6: 100 of 100 simulated
+* T = 0.8: 100 of 100 simulated
+* T = 0.9: 97 of 100 simulated
+* T = 1.2: 100 of 100 simulated
+* healthy: 0 of 2000 simulated, 0 of 400 real
 """
 
 from __future__ import annotations

@@ -7,7 +7,15 @@ them, E[w] = 0.8, and what was cut off is beyond any weight). Two traces:
   (p < 0.99); such a token has most of the trainer's mass, else it would not be alone;
 * a mean ratio below 1 whose ratios lie on one side: of the unsure tokens (0.02 < p < 0.98) most have ratios below 1.
 
-POWER
+Measured (dumps named, of dumps; evaluation streams, see `testbed.diagnosis.power`)
+
+* top-p 0.8: 100 of 100 simulated
+* top-p 0.9: 100 of 100 simulated
+* top-p 0.95: 100 of 100 simulated
+* top-p 0.99: 81 of 100 simulated
+* top-k 2: 100 of 100 simulated
+* top-k 8: 98 of 100 simulated
+* healthy: 0 of 2000 simulated, 0 of 400 real
 """
 
 from __future__ import annotations

@@ -10,7 +10,11 @@ traces:
 
 Tags that are wrong by the same amount everywhere cannot be told from right ones.
 
-POWER
+Measured (dumps named, of dumps; evaluation streams, see `testbed.diagnosis.power`)
+
+* reversed: 100 of 100 simulated
+* shuffled: 92 of 100 simulated
+* healthy: 0 of 2000 simulated, 0 of 400 real
 """
 
 from __future__ import annotations
