@@ -76,7 +76,7 @@ verify: $(STAMP)
 	part $(PY) -m figures --records out/verify/records --out out/verify/figures; \
 	part $(PY) -m theory report --verdicts out/verify/verdicts.json --diagnosis out/verify/diagnosis.json \
 		--figures out/verify/figures --out out/verify/report.html; \
-	part $(PY) -m testbed diagnose $(SAMPLE); \
+	part $(PY) -m testbed diagnose $(SAMPLE) --html out/verify/diagnosis.html; \
 	[ $$status -eq 0 ] || echo "make verify: something above failed (status $$status)" >&2; \
 	echo "Read out/verify/report.html; every number in it comes from out/verify/verdicts.json, diagnosis.json and records/."; \
 	exit $$status

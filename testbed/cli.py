@@ -109,7 +109,7 @@ def pretrain(
     rate: Annotated[float | None, typer.Option(metavar="X", help="Peak learning rate.")] = None,
     schedule: Annotated[str, typer.Option(metavar="NAME", help="cosine or constant, after the warm-up.")] = "cosine",
     seed: Annotated[int, typer.Option(help="Seed of the first weights and of the order of problems.")] = 0,
-    threads: Annotated[int | None, typer.Option(metavar="N", min=1, help="CPU threads; else as many as cores.")] = None,
+    threads: Annotated[int, typer.Option(metavar="N", min=1, help="CPU threads; these matrices are small.")] = 1,
     resume: Annotated[bool, typer.Option("--resume", help="Go on from the checkpoint beside --out.")] = False,
     json: Json = None,
 ) -> None:
@@ -127,8 +127,7 @@ def pretrain(
 
     if json is not None:
         require_writable(json)
-    if threads is not None:
-        torch.set_num_threads(threads)
+    torch.set_num_threads(threads)
     recipe = recipe_for(steps=steps, batch=batch, rate=rate, schedule=schedule)
     done = warm_start(ArithmeticTask(max_operand), recipe, experts=experts, seed=seed, out=out, resume=resume)
     _write(json, done.record(), seed)

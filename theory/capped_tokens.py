@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from testbed.weighting.rules import weigh
-from theory.mismatch_worlds import mismatches, probabilities
+from theory.mismatch_worlds import mismatch, mismatches, probabilities
 from theory.worlds import World
 
 LAM = 0.45
@@ -67,7 +67,7 @@ class Capped:
 
 
 def capped_tokens(*names: str) -> list[Capped]:
-    """Every mismatch under the rules named, or under all of them.
+    """Every mismatch under the rules named, or under all of them, and a trainer that has made up its mind.
 
     Examples
     --------
@@ -76,6 +76,6 @@ def capped_tokens(*names: str) -> list[Capped]:
     """
     return [
         Capped(name=f"{world.name}_{name}", world=world, rule="tis" if "tis" in name else "cis", params=RULES[name])
-        for world in mismatches()
+        for world in (*mismatches(), mismatch("certain", [1.0, 0.0, 0.0], [0.7, 0.2, 0.1]))
         for name in names or RULES
     ]

@@ -71,7 +71,7 @@ def _exact(expr: sp.Basic, known: dict[sp.Basic, Any]) -> Any:
         index, low, high = limits[-1]  # the outermost
         term = sp.Sum(expr.function, *limits[:-1]) if len(limits) > 1 else expr.function
         values = range(int(_exact(low, known)), int(_exact(high, known)) + 1)
-        result = sum((_exact(term.xreplace({index: sp.Integer(k)}), known) for k in values), Fraction(0))
+        result = sum((_exact(term, {**known, index: Fraction(k)}) for k in values), Fraction(0))
     elif isinstance(expr, sp.Indexed):
         result = known[expr.base.label]
         for i in expr.indices:

@@ -82,7 +82,8 @@ def _made(row: FitRow) -> str:
 def _line(row: FitRow) -> tuple[str, ...]:
     rounds = "yes" if row.rounds else "no"
     return (
-        f"{row.table} {row.where}", row.quantity.replace("Pr(", "P("), row.printed.text, _made(row), _percent(row.relative_error), rounds, row.role,
+        f"{row.table} {row.where}", row.quantity.replace("Pr(", "P("), row.printed.text, _made(row),
+        _percent(row.relative_error), rounds, row.role,
     )  # fmt: skip
 
 

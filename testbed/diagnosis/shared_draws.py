@@ -44,7 +44,7 @@ class SharedDraws:
 
         Returns
         -------
-        list   low, high, level, method; None with entries in fewer than 20 responses, or a value that is not finite (or beyond 1e250)
+        list   low, high, level, method; None with entries in fewer than 20 responses, or a sum beyond 1e250
         """
         sizes = selected.sum(1).double().numpy()
         if int((sizes > 0).sum()) < FEWEST:

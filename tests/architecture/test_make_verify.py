@@ -8,7 +8,14 @@ import pytest
 
 from tests.architecture.test_make import checks, make
 
-PARTS = ["theory verify", "theory records", "testbed diagnose", "figures --records", "theory report", "testbed diagnose"]
+PARTS = [
+    "theory verify",
+    "theory records",
+    "testbed diagnose",
+    "figures --records",
+    "theory report",
+    "testbed diagnose",
+]
 
 PYTHON = """#!/bin/sh
 echo "ran $2 $3"

@@ -13,7 +13,10 @@ from figures.bias_readings import LOOK
 from testbed.core.records import RunRecord
 from theory.records import record
 
-NAMES = ("bias_readings", "bound_vs_moment", "equilibrium", "mse_vs_cap", "mse_vs_share")
+NAMES = (
+    "bias_readings", "bound_vs_moment", "cap_vs_confidence", "displacement_tails", "displacement_vs_confidence", "equilibrium",
+    "flips", "mse_vs_cap", "mse_vs_share", "truncation_bias",
+)  # fmt: skip
 
 
 @pytest.fixture(scope="module")

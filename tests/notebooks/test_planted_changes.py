@@ -19,6 +19,10 @@ PLANTS = [  # notebook, where the function is, its name, the part of its result 
     ("04_the_optimal_cap", "testbed.weighting.cap_bounds", "sharp_cap", None),
     ("05_replay_and_kkt", "testbed.exact.moments", "moments", "variance"),
     ("05_replay_and_kkt", "testbed.rollout.replay_ages", "mean_growth", None),
+    ("06_mismatch_as_displacement", "testbed.weighting.confidence", "confidence_log_cap", None),
+    ("06_mismatch_as_displacement", "testbed.weighting.truncate", "truncate", None),
+    ("06_mismatch_as_displacement", "testbed.weighting.confidence", "displacement", None),
+    ("06_mismatch_as_displacement", "theory.recorded_mismatch", "mad", None),
     ("07_group_baselines_and_normalizers", "testbed.estimators.difficulty", "difficulty_factor", None),
     ("07_group_baselines_and_normalizers", "testbed.exact.gradients", "exact_gradient", None),
 ]

@@ -19,6 +19,7 @@ from testbed import (
 )
 from testbed.policies.families import logit_noise, mixture
 from testbed.policies.marginal import marginal_log_probs
+from testbed.policies.transformer import Numerics, Transformer, TransformerConfig, TransformerPolicy
 from testbed.rollout import rollout, writers
 from tests.rollout.engine_worlds import Cached, Prompted, TwoPrompts, distance, enumerated, random_policies, written
 
@@ -69,6 +70,19 @@ def test_every_choice_against_enumeration(name, eos, group, cap):
 def test_decoders_that_remember_change_nothing(name):
     want = enumerated(ENVS[2], TARGET, SCHEDULES[name], 1)
     assert distance(engine_law(ENVS[2], cached(SCHEDULES[name]), 1), want) < 1e-12
+
+
+def test_cached_transformers_write_what_full_passes_enumerate():
+    config = TransformerConfig(vocab_size=3, width=8, heads=2, layers=2, hidden=8)
+    prompts = torch.tensor([[0, 1], [2, 2]])
+    exact = Numerics(reduction="fixed")  # cached steps and full passes then agree bit for bit
+    two = [
+        TransformerPolicy(Transformer.random(config, seed, sharpness=2.0), prompts, numerics=exact) for seed in (0, 1)
+    ]
+    schedule = PrefixSchedule((two[0], Truncated(two[1], top_p=0.9)), cuts((1,)))
+    want = enumerated(ENVS[2], TARGET, schedule, 1, 3)
+    assert distance(engine_law(ENVS[2], schedule, 1, 3), want) < 1e-12
+    assert distance(enumerated(ENVS[2], TARGET, schedule, 0, 3), want) > 0.1
 
 
 def test_responses_of_one_batch_are_independent_with_their_own_prompt_and_cap():

@@ -29,7 +29,5 @@ def record() -> dict[str, Any]:
         rows = {"sd": "sd(delta)", "beyond half": "Pr(|delta|>0.5) (%)", "share": "Positions (%)"}
         printed.append(ends | {key: reported(4, row, name).value for key, row in rows.items()})
         binned.append(ends | {"sd": law.sd, "beyond half": law.tail(0.5), "share": sum(moe.shares[low : high + 1])})
-    return {
-        "curves": {"calibrated law, MoE": curve, "dense": {"calibrated law, dense": {"sd": dense.sd, "beyond half": dense.tail(0.5)}}},
-        "printed": printed, "binned": binned,
-    }  # fmt: skip
+    level = {"calibrated law, dense": {"sd": dense.sd, "beyond half": dense.tail(0.5)}}
+    return {"curves": {"calibrated law, MoE": curve, "dense": level}, "printed": printed, "binned": binned}

@@ -266,7 +266,8 @@ THEOREM = Theorem(
     measure=measure,
     derive=lambda case: _derivation(case.vocab_size),
     outcome="The spread of displacements is that of the logits up to a factor of at most the square root of 2, at any "
-    "confidence; the ratio's shrinks with 1-p. A spread below the logits' means that their noise is shared between logits.",
+    "confidence; the ratio's shrinks with 1-p. A spread below the logits' at the same positions means that logits share part of "
+    "their noise.",
     mutants=(
         Mutant(name="unequal_variances", kind="hypothesis", breaks=("fourth_order",), on=("three_tokens", "confident"),
                measure=lambda case: measure(case, unequal),

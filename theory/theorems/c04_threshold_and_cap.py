@@ -96,6 +96,7 @@ def _thresholds(log_p: np.ndarray, pbar: np.ndarray, instance: Threshold) -> dic
             f"{form}_level": threshold(np.log1p(-DOUBTS), DOUBTS, 0.0, form),
             f"{form}_constant": np.full(len(DOUBTS), level),
         }
+    found["loglinear_constant"] = found["loglinear_level"][0]
     if lam == 0:
         del found["loglinear_level"]  # every reading is the cap 1 there
     if floor == 0:
@@ -197,6 +198,13 @@ def one_forgotten(right: Any) -> Any:
     return wrong
 
 
+def linear_for_loglinear(right: Any) -> Any:
+    """Bug: 1 + lambda phi for e^{lambda phi}."""
+    return lambda logp_target, lam, floor, form: right(
+        logp_target, lam, floor, "linear" if form == "loglinear" else form
+    )
+
+
 ACTS = tuple(f"{form}_acts" for form in FORMS)
 THEOREM = Theorem(
     id="C4",
@@ -247,9 +255,14 @@ THEOREM = Theorem(
                plant=lambda: planted(confidence, "confidence_log_cap", confident_of_the_sampler),
                why="the cap loosens with confidence"),
         Mutant(name="floor_taken_for_a_ceiling", kind="bug", on=("strong_default", "doubtful_trainer_tight"),
-               breaks=("clipped_odds", *ACTS, "floor_formula", "floor_loosens", "odds_level", "linear_level"),
+               breaks=("clipped_odds", *ACTS, "floor_formula", "floor_loosens",
+                       *(f"{form}_level" for form in FORMS)),
                plant=lambda: planted(confidence, "confidence_log_cap", floor_as_ceiling),
                why="phi = min(1-p, kappa): doubtful tokens are capped as if they were sure"),
+        Mutant(name="linear_for_loglinear", kind="bug", breaks=("loglinear_level",), on=("doubtful_trainer_default",
+               "mild_tight"),
+               plant=lambda: planted(confidence, "confidence_log_cap", linear_for_loglinear),
+               why="1 + lambda phi where e^{lambda phi} is asked for: its threshold no longer varies"),
         Mutant(name="one_forgotten", kind="bug", on=("doubtful_trainer_no_floor", "doubtful_trainer_zero", "two_tokens_zero"),
                breaks=("clipped_odds", "odds_acts", "floor_formula", "odds_level", "other_route", "zero"),
                plant=lambda: planted(confidence, "confidence_log_cap", one_forgotten),

@@ -43,13 +43,15 @@ def measure(instance: Any, sampled: bool = True) -> Quantities:
     ratio = weigh("exact", world.batch).value
     wild = caps * torch.linspace(0.2, 3.0, len(caps), dtype=torch.float64)
     log_p = world.target.table[0]
+    under_p = world.batch.logp_target[:, 0].exp()
     form = {k: v for k, v in instance.params.items() if k != "cap"}
     library = confidence_log_cap(log_p, **form).exp() if form else torch.full_like(log_p, instance.params["cap"])
     return {
         "library_caps": library, "caps": instance.caps, "library_mean": (log_p.exp() * library).sum(),
-        "second": law.expect(instance.weights**2), "mean_cap": world.target_law.expect(caps), "ceiling": instance.bound,
-        "wild_second": law.expect(truncate(ratio.log(), wild[:, None])[:, 0] ** 2), "wild_mean": world.target_law.expect(wild),
-        "tight_second": law.expect(truncate(ratio.log(), ratio)[:, 0] ** 2), "tight_mean": world.target_law.expect(ratio[:, 0]),
+        "second": law.expect(instance.weights**2), "mean_cap": (under_p * caps).sum(), "ceiling": instance.bound,
+        "wild_second": law.expect(truncate(ratio.log(), wild[:, None])[:, 0] ** 2), "wild_mean": (under_p * wild).sum(),
+        "tight_second": law.expect(truncate(ratio.log(), ratio.clamp(min=1e-300))[:, 0] ** 2),
+        "tight_mean": (under_p * ratio[:, 0]).sum(),
         "summand": world.law.probs * ratio[:, 0] * caps,
     }  # fmt: skip
 

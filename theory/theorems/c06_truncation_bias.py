@@ -44,7 +44,12 @@ def measure(instance: Capped, target_mean: bool = True, above_floor: bool = True
         "summand": law.probs * (w - ratio) * f,
         "mean_weight": law.expect(w), "one_less": 1 - law.expect(cut), "one": 1.0,
     }  # fmt: skip
-    if instance.form == "odds" and (bool((values["pbar"] >= instance.params["floor"]).all()) or not above_floor):
+    uncertain = bool((values["pbar"] > 0).all())
+    if (
+        instance.form == "odds"
+        and uncertain
+        and (bool((values["pbar"] >= instance.params["floor"]).all()) or not above_floor)
+    ):
         lam = instance.params["lam"]
         eps = displacement(batch.logp_target, batch.logp_behavior)[:, 0]
         over = (eps.exp() - np.exp(lam)).clamp(min=0)
@@ -90,7 +95,9 @@ def _derivation() -> Derivation:
         return {**point(rng), **more}
 
     def numbers(i: Capped) -> dict[sp.Symbol, Any]:
-        return {**bind(i.world), C: i.caps, L: float(np.exp(i.params.get("lam", 0.0)))}
+        values = bind(i.world)
+        pbar = np.where(values[PC] > 0, values[PC], 1.0)  # no displacement is compared where p = 1
+        return {**values, PC: pbar, C: i.caps, L: float(np.exp(i.params.get("lam", 0.0)))}
 
     return Derivation([chain, form], draw, numbers)
 
@@ -139,7 +146,7 @@ THEOREM = Theorem(
     kind="identity",
     title="the bias of a cap is minus the mean of the truncated excess",
     hypotheses=("tokens are drawn from q, and q > 0 wherever p > 0", "c >= 0 and f are functions of the token and its context"),
-    statement="E_q[min(k,c) f] - E_p[f] = -E_q[(k-c)+ f]; with the odds cap and 1-p >= kappa it is -E_q[(1-p)(e^eps - "
+    statement="E_q[min(k,c) f] - E_p[f] = -E_q[(k-c)+ f]; with the odds cap, p < 1 and 1-p >= kappa it is -E_q[(1-p)(e^eps - "
     "e^lambda)+ f]: only displacements above lambda are acted on and contribute; the mean weight is 1 - E_q(k-c)+ <= 1",
     source="paper (CIS): a bias controlled by the truncated excess, its cap in the odds reading; identity standard (Ionides "
     "2008)",

@@ -18,7 +18,7 @@ from testbed.weighting import truncate as truncation
 from testbed.weighting.confidence import displacement
 from testbed.weighting.rules import weigh
 from theory.derivation import Derivation, Step
-from theory.mismatch_worlds import PC, F, K, P, Q, bind, mismatches, noisy, point, probabilities
+from theory.mismatch_worlds import PC, F, K, P, Q, bind, mismatch, mismatches, noisy, point, probabilities
 from theory.planting import planted
 from theory.theorem import Claim, Mutant, Quantities, Theorem
 from theory.worlds import World
@@ -54,12 +54,13 @@ def measure(instance: Band) -> Quantities:
         found["summand"] = law.probs * (weight - ratio)
     elif bool((ratio < instance.low * (1 - 1e-9)).any()):
         found |= {"rises": float(off > 1e-12), "yes": 1.0}
-    unlikely = ratio < instance.low
+    unlikely = (ratio < instance.low) & (ratio > 0)
     if bool(unlikely.any()) and instance.world.env.vocab_size <= SMALL:
         found |= _pushes(instance, unlikely, float(raised) > 1e-3)
-    halved = values["p"] * 2 / (1 + values["p"])  # the sampler's probability at which k is (1+p)/2
-    found |= {"shift_at_paper_floor": displacement(values["p"].log(), halved.log()), "minus_log_2": -np.log(2.0)}
-    found |= {"half_odds": (1 + values["p"]) / 2}
+    p = values["p"][values["p"] > 0]
+    halved = p * 2 / (1 + p)  # the sampler's probability at which k is (1+p)/2
+    found |= {"shift_at_paper_floor": displacement(p.log(), halved.log()), "minus_log_2": -np.log(2.0)}
+    found |= {"half_odds": (1 + p) / 2}
     return found
 
 
@@ -136,6 +137,13 @@ def without_support() -> list[Band]:
     return [Band(name="cut_tail_band", world=cut, low=0.5, high=5.0)]
 
 
+def impossible_tokens() -> list[Band]:
+    """A token that the sampler draws and the trainer rules out."""
+    return [
+        Band(name="impossible_band", world=mismatch("impossible", [0.6, 0.4, 0.0], [0.4, 0.3, 0.3]), low=0.5, high=5.0)
+    ]
+
+
 def cap_only(right: Any) -> Any:
     """Bug: the lower side of the clamp is forgotten."""
     return lambda log_ratio, low, high: right(log_ratio, 0.0, high)
@@ -184,6 +192,8 @@ THEOREM = Theorem(
     mutants=(
         Mutant(name="lost_support", kind="hypothesis", breaks=("mean_weight",), instances=without_support,
                why="tokens that the sampler never draws: the mean of k itself is below 1"),
+        Mutant(name="impossible_tokens", kind="hypothesis", breaks=("mean_weight", "band_iff"), instances=impossible_tokens,
+               why="k > 0 dropped: a token that the trainer rules out keeps weight 0, no floor raises it"),
         Mutant(name="lower_side_forgotten", kind="bug",
                breaks=("mean_weight", "floor_raises", "band_iff", "amplifies", "by_how_much"),
                on=("strong_floor", "doubtful_trainer_floor"), plant=lambda: planted(truncation, "clamp", cap_only),

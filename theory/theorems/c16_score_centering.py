@@ -9,7 +9,7 @@ from typing import Any
 import sympy as sp
 import torch
 
-from testbed.estimators import score_centering
+from testbed.estimators import gradient, score_centering
 from testbed.estimators.gradient import gradient_terms
 from testbed.estimators.score_centering import centered_terms
 from testbed.exact.gradients import exact_gradient
@@ -183,6 +183,18 @@ def uncentered(instance: Centered) -> Quantities:
     return found
 
 
+def exact_instead() -> list[Centered]:
+    """Worlds in which a cap drifts, with the exact ratio."""
+    return [
+        replace(i, rule="exact", params={}) for i in instances() if i.name in ("strong_tis", "doubtful_sampler_tis")
+    ]
+
+
+def reward_for_advantage(right: Any) -> Any:
+    """Bug: the advantage that is given is not used."""
+    return lambda batch, w, pi, advantage=None: right(batch, w, pi)
+
+
 def cut_off() -> list[Centered]:
     """The exact ratio against a sampler that draws the two likeliest tokens only."""
     world = next(w for w in synthetic_mismatches() if w.name == "mild")
@@ -220,6 +232,12 @@ THEOREM = Theorem(
                on=("strong_tis", "doubtful_sampler_tis", "three_tokens_tis"), why="centering dropped; needs a weight that acts"),
         Mutant(name="lost_support", kind="hypothesis", breaks=("exact_does_not", "remaining"), instances=cut_off,
                why="a sampler that cuts tokens: the exact ratio's mean score is minus that of the tail (C15)"),
+        Mutant(name="weight_proportional_to_k", kind="hypothesis", breaks=("drifts",), instances=exact_instead,
+               why="the exact ratio: nothing drifts"),
+        Mutant(name="advantage_forgotten", kind="bug", on=("strong_tis",),
+               breaks=("drift_formula", "centered", "invariant", "remaining"),
+               plant=lambda: planted(gradient, "gradient_terms", reward_for_advantage),
+               why="the reward taken where an advantage is given"),
         Mutant(name="tail_left_out", kind="bug", breaks=("centered", "invariant", "remaining"),
                on=("strong_tis", "doubtful_sampler_tis"), plant=lambda: planted(score_centering, "center_terms", head_only),
                why="a sum over the likeliest tokens: the tail's scores do not average to 0"),

@@ -1,4 +1,9 @@
-"""Every detector by name. Thresholds are fixed numbers: set on calibration streams, their error rates measured on others."""
+"""Every detector by name. Thresholds are fixed numbers: set on calibration streams, their error rates measured on others.
+
+What the rates are about: dumps as `simulated_dumps` makes them (32 to 128 responses of 16 to 64 tokens, engine noise of a
+dense model or a mixture of experts, up to four versions), and draws of the bundled rollouts. A sampler and a trainer that
+agree to the last bit without any update are honest and not among them: `zero_variance` asks about those.
+"""
 
 from __future__ import annotations
 
