@@ -21,49 +21,56 @@ LEAST = 1e-12  # an interval that reaches 0 is drawn down to here
 def draw(records: list[Any], out: Path, name: str = "truncation_bias") -> list[Path]:
     """Draw -E[w - k] per range on a logarithmic axis, a panel per source; below it E[w^2] where the record has it."""
     drawn = records[0]["result"]
-    rows = sum(1 + ("second moment by range" in curve) for curve in drawn["curves"].values())
-    with drawing("column", 0.9 + 1.9 * rows, nrows=rows, squeeze=False, sharex=True) as (figure, grid):
-        panels = iter(grid[:, 0])
-        for source, curve in drawn["curves"].items():
-            axes, arms = next(panels), [arm for arm in curve["arms"] if arm in LOOK]
+    panels = [(part, source, curve) for source, curve in drawn["curves"].items() for part in _parts(curve)]
+    with drawing("column", 0.9 + 1.9 * len(panels), nrows=len(panels), squeeze=False, sharex=True) as (figure, grid):
+        for axes, (part, source, curve) in zip(grid[:, 0], panels, strict=True):
+            arms = [arm for arm in curve["arms"] if arm in LOOK]
             places = {arm: (k - (len(arms) - 1) / 2) * 0.13 for k, arm in enumerate(arms)}
-            for arm in arms:
-                _biases(axes, arm, places[arm], curve["bias by range"][arm])
-            cut = [-float(one[0]) for arm in arms for one in curve["bias by range"][arm] if float(one[0]) < 0]
-            axes.set(yscale="log", ylabel="cut off, E[k - w]", title=source)
-            axes.set_ylim(*((min(cut) / 2, 3 * max(cut)) if cut else (LEAST, 1)))
-            if not cut:
-                axes.annotate("nothing is cut off in this sample", (0.5, 0.5), xycoords="axes fraction", ha="center")
-            if "second moment by range" in curve:
-                below = next(panels)
-                for arm in arms:
-                    at = [k + places[arm] for k in range(len(curve["ranges"]))]
-                    below.plot(
-                        at, curve["second moment by range"][arm], LOOK[arm][1], color=LOOK[arm][0], ms=4.5, mfc="none"
-                    )
-                below.axhline(1, color="#777777", linewidth=0.8, zorder=0)
-                below.set(ylabel="second moment, E[w²]", title="exact ratio: infinite in every range")
-            for ax in (axes,) if "second moment by range" not in curve else (axes, below):
-                ax.set_xticks(range(len(curve["ranges"])), curve["ranges"], fontsize=6.2)
-                ax.set_xlim(-0.5, len(curve["ranges"]) - 0.5)
-                ax.grid(axis="x", visible=False)
-                for edge in range(1, len(curve["ranges"])):
-                    ax.axvline(edge - 0.5, color="#e4e4e4", linewidth=0.6, zorder=0)
+            if part == "bias by range":
+                axes.set(yscale="log", ylabel="cut off, E[k - w]", title=source)
+                _biases(axes, places, curve[part])
+            else:
+                axes.set(ylabel="second moment, E[w²]", title="exact ratio: infinite in every range")
+                _moments(axes, places, curve[part])
+            axes.set_xticks(range(len(curve["ranges"])), curve["ranges"], fontsize=6.2)
+            axes.set_xlim(-0.5, len(curve["ranges"]) - 0.5)
+            axes.grid(axis="x", visible=False)
+            for edge in range(1, len(curve["ranges"])):
+                axes.axvline(edge - 0.5, color="#e4e4e4", linewidth=0.6, zorder=0)
         grid[-1, 0].set_xlabel("trainer's probability p of the drawn token")
-        found = {
-            text: handle for ax in grid[:, 0] for handle, text in zip(*ax.get_legend_handles_labels(), strict=True)
-        }
+        labeled = [pair for ax in grid[:, 0] for pair in zip(*ax.get_legend_handles_labels(), strict=True)]
+        found = {text: handle for handle, text in labeled}
         figure.legend(list(found.values()), list(found), loc="outside lower center", ncols=3)
         return save(figure, name, drawn, out)
 
 
-def _biases(axes: Any, arm: str, shift: float, values: list[list[float]]) -> None:
-    """One marker per range where something is cut off, with its interval where there is one."""
-    color, marker = LOOK[arm]
-    axes.plot([], [], marker, color=color, ms=4.5, mfc="none", linestyle="none", label=arm)
-    for k, (value, low, high) in enumerate([map(float, triple) for triple in values]):
-        if math.isnan(value) or value == 0:  # no token in the range, or none that the rule touches
-            continue
-        axes.plot([k + shift], [-value], marker, color=color, ms=4.5, mfc="none", linestyle="none")
-        if low < high:
-            axes.vlines(k + shift, max(-high, LEAST), -low, color=color, linewidth=1)
+def _parts(curve: dict[str, Any]) -> list[str]:
+    return [part for part in ("bias by range", "second moment by range") if part in curve]
+
+
+def _biases(axes: Any, places: dict[str, float], biases: dict[str, list[list[float]]]) -> None:
+    """One marker per arm and range where something is cut off, with its interval where there is one."""
+    sizes = []
+    for arm, shift in places.items():
+        color, marker = LOOK[arm]
+        look = {"color": color, "ms": 4.5, "mfc": "none", "linestyle": "none"}
+        axes.plot([], [], marker, label=arm, **look)
+        for k, (value, low, high) in enumerate([map(float, triple) for triple in biases[arm]]):
+            if math.isnan(value) or value == 0:  # no token in the range, or none that the rule touches
+                continue
+            sizes.append(-value)
+            axes.plot([k + shift], [-value], marker, **look)
+            if low < high:
+                axes.vlines(k + shift, max(-high, LEAST), -low, color=color, linewidth=1)
+    axes.set_ylim(*((min(sizes) / 2, 3 * max(sizes)) if sizes else (LEAST, 1)))
+    if not sizes:
+        axes.annotate("nothing is cut off in this sample", (0.5, 0.5), xycoords="axes fraction", ha="center")
+
+
+def _moments(axes: Any, places: dict[str, float], moments: dict[str, list[float]]) -> None:
+    """One marker per arm and range."""
+    for arm, shift in places.items():
+        color, marker = LOOK[arm]
+        at = [k + shift for k in range(len(moments[arm]))]
+        axes.plot(at, moments[arm], marker, color=color, ms=4.5, mfc="none", linestyle="none")
+    axes.axhline(1, color="#777777", linewidth=0.8, zorder=0)

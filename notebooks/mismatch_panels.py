@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import product
-from math import e, exp, log, sqrt
+from math import e, exp, log, prod, sqrt
 from typing import Any
 
 import numpy as np
@@ -151,16 +151,16 @@ def ratio_by_hand(p: float, eps: float) -> float:
 def noise_by_hand(sigma: float, p: float, share: float) -> dict[str, float]:
     """Moments of the first of three tokens' displacement: p, and the others share : 1 - share of the rest."""
     law = np.array([p, (1 - p) * share, (1 - p) * (1 - share)])
-    total = dict.fromkeys(("fixed", "square", "chance", "drawn", "log", "log square"), 0.0)
+    total: dict[str, float] = {}
     for shifts in product((-sqrt(3) * sigma, 0.0, sqrt(3) * sigma), repeat=3):
-        chance = np.prod([2 / 3 if shift == 0 else 1 / 6 for shift in shifts])
+        chance = prod(2 / 3 if shift == 0 else 1 / 6 for shift in shifts)
         q = law[0] * exp(shifts[0]) / (law @ np.exp(shifts))
         eps, log_ratio, drawn = log(p / (1 - p)) - log(q / (1 - q)), log(p / q), chance * q
         for name, value in (
             ("fixed", chance * eps), ("square", chance * eps**2), ("chance", drawn), ("drawn", drawn * eps),
             ("log", drawn * log_ratio), ("log square", drawn * log_ratio**2),
         ):  # fmt: skip
-            total[name] += value
+            total[name] = total.get(name, 0.0) + value
     variance = total["square"] - total["fixed"] ** 2
     return {
         "sd": sqrt(variance), "first order": sigma * sqrt(1 + share**2 + (1 - share) ** 2), "fixed": total["fixed"],

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from itertools import product
 from math import exp, sqrt
@@ -20,7 +20,7 @@ from theory.recorded_mismatch import EDGES, ENGINES, mad, recorded
 
 THREE = {-sqrt(3): 1 / 6, 0.0: 2 / 3, sqrt(3): 1 / 6}  # noise of one logit over sigma: its chances; mean 0, variance 1
 FORMS = {"odds": "CIS, odds", "linear": "linear", "loglinear": "log-linear"}
-FARTHEST = 7.0  # log of the largest constant cap looked for
+LEAST, FARTHEST = -2.0, 7.0  # logs of the constant caps looked for
 
 
 def with_noise(probs: Sequence[float], sigma: float) -> NoiseCase:
@@ -120,8 +120,12 @@ def equal(what: str, lam: float, score: bool) -> float:
     The share of tokens on a grid moves in steps: the cap touches no more tokens than CIS.
     """
     goal = cost("cis", lam, score)[what]
-    found = brentq(lambda log_cap: cost("tis", exp(log_cap), score)[what] - goal, 0.0, FARTHEST, xtol=1e-13)
-    return exp(float(found)) * (1 + 1e-9 * (what == "acted"))
+    found = _root(lambda log_cap: cost("tis", exp(log_cap), score)[what] - goal)
+    return exp(found) * (1 + 1e-9 * (what == "acted"))
+
+
+def _root(gap: Callable[[float], float]) -> float:
+    return float(brentq(gap, LEAST, FARTHEST, xtol=1e-13))  # pyright: ignore[reportArgumentType]
 
 
 def compare(lam: float, what: str, score: bool) -> tuple[float, dict[str, dict[str, Any]]]:
@@ -135,8 +139,8 @@ def excess(rule: str, bound: float, score: bool) -> tuple[float, float]:
     found = cost(rule, bound, score)
     if rule == "tis":
         return found["bias"], 0.0
-    log_cap = brentq(lambda x: cost("tis", exp(x), score)["bias"] - found["bias"], -2.0, FARTHEST, xtol=1e-13)
-    return found["bias"], found["second"] - cost("tis", exp(float(log_cap)), score)["second"]
+    log_cap = _root(lambda x: cost("tis", exp(x), score)["bias"] - found["bias"])
+    return found["bias"], found["second"] - cost("tis", exp(log_cap), score)["second"]
 
 
 @lru_cache

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from paper_repro.cis_logit_noise import ORDER_PUZZLE, depth_check, order_of_spreads, printed_row
+from paper_repro.cis_logit_noise import ORDER_PUZZLE, READINGS, depth_check, order_of_spreads, printed_row
 from paper_repro.comparison import FEWEST, Check, median_deviation
 from paper_repro.mismatch_samples import BINS, Array, TokenSample
 from paper_repro.reported_tables import reported
@@ -85,7 +85,7 @@ def table6(setting: Setting) -> Finding:
         finding.checks += [check for noise in readings for check in depth_check(tokens, noise)]
     if "MoE" not in models:
         finding.cells += compared("no mixture of experts", {row: printed[row, "MoE"] for row in printed.rows()}, None)
-    finding.remarks.append(ORDER_PUZZLE)
+    finding.remarks += [ORDER_PUZZLE] + ([READINGS] if setting.scale == "real" else [])
     return finding
 
 

@@ -37,8 +37,8 @@ CAPTIONS = {
     "are exact, the rollouts have bars (95 %, whole responses drawn anew); diamonds are the paper's Table 7. The spread of the "
     "displacement hardly depends on 1-p, that of log k falls with it.",
     "cap_vs_confidence": "Largest ratio that each token rule leaves alone, at its defaults. Caps of CIS tighten with the "
-    "trainer's confidence until the floor; its odds reading crosses a cap of 2 at the dot. KPop's gate opens without bound for doubtful "
-    "tokens, bands on the ratio ignore confidence.",
+    "trainer's confidence until the floor; its odds reading crosses a cap of 2 at the dot. KPop's gate opens without bound for "
+    "doubtful tokens, bands on the ratio ignore confidence.",
     "truncation_bias": "What caps and masks cut off, by confidence of the drawn token, exact under the calibrated noise of a "
     "mixture of experts. A constant cap of 2 takes more than CIS from doubtful tokens and less from sure ones. Below: what is "
     "left of the second moment, which has no bound without a cap.",
