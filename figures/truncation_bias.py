@@ -15,7 +15,7 @@ LOOK: dict[str, tuple[str, str]] = {  # arm -> color, marker
     "KPop": (COLORS[2], "+"), "CIS, odds": (COLORS[0], "o"), "CIS, linear": (COLORS[4], "D"),
     "CIS, loglinear": (COLORS[6], "v"),
 }  # fmt: skip
-LEAST = 1e-12  # an interval that reaches 0 is drawn down to here
+LEAST, ROUNDING = 1e-12, 1e-15  # an interval that reaches 0 is drawn down to the first; nothing is below the second
 
 
 def draw(records: list[Any], out: Path, name: str = "truncation_bias") -> list[Path]:
@@ -56,7 +56,7 @@ def _biases(axes: Any, places: dict[str, float], biases: dict[str, list[list[flo
         look = {"color": color, "ms": 4.5, "mfc": "none", "linestyle": "none"}
         axes.plot([], [], marker, label=arm, **look)
         for k, (value, low, high) in enumerate([map(float, triple) for triple in biases[arm]]):
-            if math.isnan(value) or value == 0:  # no token in the range, or none that the rule touches
+            if math.isnan(value) or value > -ROUNDING:  # no token in the range, or none that the rule touches
                 continue
             sizes.append(-value)
             axes.plot([k + shift], [-value], marker, **look)

@@ -187,8 +187,3 @@ def transformer_worlds(wide: bool = False) -> list[TransformerWorld]:
     [15, 64, 60, 625]
     """
     return [dense_world(), expert_world(), hazard_world(), *([wide_world()] if wide else [])]
-
-
-def is_transformer(instance: Any) -> bool:
-    """Tell whether an instance's target is a transformer."""
-    return isinstance(instance, TransformerWorld)

@@ -124,7 +124,7 @@ def as_reproduced(name):
     ):  # measured: intervals, ranges without tokens, rules that touch none, no second moments
         (curve,) = curves.values()
         rows = {arm: [[2 * b - 1e-6, 3 * b, b] for b, _, _ in values] for arm, values in curve["bias by range"].items()}
-        rows["CIS, odds"] = [["nan"] * 3, *([[0.0] * 3] * 4)]
+        rows["CIS, odds"] = [["nan"] * 3, *([[1e-18] * 3] * 4)]
         nothing = {arm: [[0.0] * 3] * 5 for arm in curve["arms"]}
         kept = {key: curve[key] for key in ("model", "ranges", "arms")}
         return {"one": {**kept, "bias by range": rows}, "other": {**kept, "bias by range": nothing}}

@@ -199,7 +199,7 @@ THEOREM = Theorem(
     hypotheses=(
         "N = C/(a c_r + (1-a) c_f) independent samples in one unweighted mean, N real",
         "exactly a N of them are replayed",
-        "v_r >= v_f, c_r <= c_f; replay has bias b, fresh samples have none",
+        "c_r <= c_f; replay has bias b, fresh samples have none; v_r may be below v_f, as under capped weights",
     ),
     statement="MSE(a) = a^2 b^2 + (a v_r + (1-a) v_f)(a c_r + (1-a) c_f)/C is least at "
     "a* = clip((D_c v_f - D_v c_f)/(2(C b^2 - D_v D_c)), 0, 1) if C b^2 > D_v D_c, else at the better end; "

@@ -78,13 +78,13 @@ def opposite_prefixes_shared() -> SharedWorld:
     )
 
 
-def at_prefixes(instance: World | TransformerWorld, weight: Tensor, values: Tensor) -> Tensor:
-    """sum_h weight(h) E_{y~pi}[s X(h, y)] for a table X [N, V]; every (h, y) is shared out among the responses through it."""
+def at_prefixes(instance: World | TransformerWorld, values: Tensor) -> Tensor:
+    """sum_h E_{y~pi}[s X(h, y)] for a table X [N, V]; every (h, y) is shared out among the responses through it."""
     env, pi = instance.env, instance.target
     tokens, mask = response_table(env)
     nodes = node_index(tokens, env.vocab_size)
     through = torch.zeros_like(values).index_put_((nodes[mask], tokens[mask]), mask[mask].double(), accumulate=True)
-    share = weight[:, None] * behavior_table(env, pi).exp() * values / through.clamp(min=1)
+    share = behavior_table(env, pi).exp() * values / through.clamp(min=1)
     return pi.score_terms(tokens, torch.where(mask, share[nodes, tokens], 0.0)).sum(0)
 
 
@@ -131,15 +131,16 @@ def measure(
     token = moments(law, gradient_terms(batch, weights, pi, along(batch, used))).mean
     terminal = moments(law, gradient_terms(batch, weights, pi)).mean
     gradient, visited = exact_gradient(env, pi), sampler_prefix_law(env, schedule)
-    state_bias = at_prefixes(instance, visited - prefix_law(env, pi), a)
-    behind = [(p * prefix_law(env, s), action_values(env, s)) for p, s in branches]
-    critic_bias = sum(at_prefixes(instance, reached, values - q) for reached, values in behind)
+    reached = prefix_law(env, pi)
+    state_bias = at_prefixes(instance, (visited - reached)[:, None] * a)
+    behind = torch.stack([p * prefix_law(env, s)[:, None] * action_values(env, s) for p, s in branches]).sum(0)
+    critic_bias = at_prefixes(instance, behind - visited[:, None] * q)
     distance, tokens = prefix_total_variation(env, pi, schedule), expected_token_total_variation(env, pi, schedule)
     constant = scale(instance, a)
     horizon = env.horizon
     found: dict[str, Any] = {
         "token_update": token,
-        "prefix_update": at_prefixes(instance, visited if prefixes == "sampler" else prefix_law(env, pi), a),
+        "prefix_update": at_prefixes(instance, (visited if prefixes == "sampler" else reached)[:, None] * a),
         "bias_norm": ((token if bounded == "advantage" else terminal) - gradient).norm(),
         "bias_bound": 2 * constant * distance.sum(),
         "prefix_distance": distance,
@@ -147,7 +148,7 @@ def measure(
         "distance_sum": distance.sum(),
         "quadratic": horizon * (horizon - 1) / 2 * tokens.max(),
         "terminal_update": terminal,
-        "terminal_predicted": sum(at_prefixes(instance, reached, values) for reached, values in behind),
+        "terminal_predicted": at_prefixes(instance, behind),
         "terminal_decomposed": gradient + state_bias + critic_bias,
     }
     if isinstance(instance, World):
