@@ -24,12 +24,16 @@ from testbed.policies.transformer.operations import rms_norm
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """Where the tokens of a pass stand: their positions, what they see, and the cache rows they belong to (if any)."""
+    """Where the tokens of a pass stand: their positions, what they see, and where a cache keeps them (if there is one).
+
+    Without `slots` a token is kept in the slot of its position; without `rows` the tokens belong to all rows of the cache.
+    """
 
     positions: Int64[Tensor, "B c"]
     visible: Bool[Tensor, "#B c S"]
     cache: KeyValueCache | None = None
     rows: Int64[Tensor, " B"] | None = None
+    slots: Int64[Tensor, "B c"] | None = None
 
 
 def block(
@@ -55,8 +59,9 @@ def block(
     at = f"layer{layer}."
     normed = rms_norm(x, weights[at + "attention_norm"], config.epsilon, numerics)
     key, value = keys_and_values(normed, weights, at, place.positions, config, numerics)
-    if place.cache is not None and place.rows is not None:
-        key, value = place.cache.extended(layer, place.rows, place.positions, key, value, place.visible.shape[-1])
+    if place.cache is not None:
+        slots = place.positions if place.slots is None else place.slots
+        key, value = place.cache.extended(layer, place.rows, slots, key, value, place.visible.shape[-1])
     x = x + attend(normed, key, value, place.visible, weights, at, place.positions, config, numerics)
     normed = rms_norm(x, weights[at + "feed_forward_norm"], config.epsilon, numerics)
     if not config.experts:

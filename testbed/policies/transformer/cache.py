@@ -10,7 +10,10 @@ from testbed.policies.transformer.config import TransformerConfig
 
 
 class KeyValueCache:
-    """Rotated keys and values of every layer; slot = position, so that nothing is ever moved.
+    """Rotated keys and values of every layer.
+
+    A decoder of plain responses keeps a token in the slot of its position, and nothing is ever moved. A decoder of trees
+    keeps rivals for one position side by side, and moves those that stay (`moved`).
 
     Parameters
     ----------
@@ -42,18 +45,30 @@ class KeyValueCache:
     def extended(
         self,
         layer: int,
-        rows: Int64[Tensor, " b"],
-        positions: Int64[Tensor, "b c"],
+        rows: Int64[Tensor, " b"] | None,
+        slots: Int64[Tensor, "b c"],
         key: Float[Tensor, "b c H D"],
         value: Float[Tensor, "b c H D"],
         used: int,
     ) -> tuple[Float[Tensor, "b S H D"], Float[Tensor, "b S H D"]]:
-        """Write new tokens into their slots and return the first `used` slots of these rows."""
+        """Write new tokens into their slots and return the first `used` slots of these rows (None: of all, as a view)."""
         out = []
+        at = torch.arange(len(slots), device=slots.device) if rows is None else rows
         for store, new in ((self.keys[layer], key), (self.values[layer], value)):
-            store[rows[:, None], positions] = new
-            out.append(store[rows, :used])
+            store[at[:, None], slots] = new
+            out.append(store[:, :used] if rows is None else store[at, :used])
         return out[0], out[1]
+
+    def moved(self, source: Int64[Tensor, "b k"], slots: Int64[Tensor, "b k"]) -> None:
+        """Copy every row's source slots to its target slots, in place; all are read before one is written."""
+        rows = torch.arange(len(source), device=source.device)[:, None]
+        for store in (*self.keys, *self.values):
+            store[rows, slots] = store[rows, source]
+
+    def only(self, rows: Int64[Tensor, " b"]) -> None:
+        """Forget all rows but these, which come to stand in this order."""
+        for store in (self.keys, self.values):
+            store[:] = [x.index_select(0, rows) for x in store]
 
     def grow(self, slots: int) -> None:
         """Make room for at least this many positions."""

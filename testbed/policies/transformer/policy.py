@@ -137,6 +137,12 @@ class TransformerPolicy(Policy):
             return torch.zeros(*tokens.shape, self.vocab_size, dtype=torch.float64, device=tokens.device)
         return self._laws(tokens[:, :-1], 0)[0]
 
+    def hidden_states(self, tokens: Int64[Tensor, "B T"]) -> Float[Tensor, "B T d"]:
+        """Residual stream after the last layer from which the law of each position is read."""
+        if tokens.shape[1] == 0:
+            return torch.zeros(*tokens.shape, self.config.width, dtype=self.numerics.format, device=tokens.device)
+        return self._laws(tokens[:, :-1], 0, read=False)[0]
+
     def routes(self, tokens: Int64[Tensor, "B T"]) -> Routes:
         """Experts that act in each layer on each token of the context, in a full forward pass.
 
@@ -177,8 +183,11 @@ class TransformerPolicy(Policy):
         if length > self.config.context:
             raise InputError(f"start, prompt and response must fit {self.config.context} positions", found=length)
 
-    def _laws(self, response: Tensor, first: int) -> tuple[Tensor, Tensor | None]:
-        """Laws of response positions first .. t, given t response tokens, and the experts at every slot."""
+    def _laws(self, response: Tensor, first: int, read: bool = True) -> tuple[Tensor, Tensor | None]:
+        """Laws of response positions first .. t, given t response tokens, and the experts at every slot.
+
+        Without `read`, the residual stream that the laws would be read from.
+        """
         prompts, response = self.rows(response.shape[0]), response.to(self.model.device)
         context = prompts.followed_by(response)
         self.require_room(context.shape[1])
@@ -195,7 +204,7 @@ class TransformerPolicy(Policy):
             forced = None if replayed is None else replayed[part]
             x, experts = residual_stream(context[part], weights, place, self.config, self.numerics, forced)
             x = x.gather(1, slots[part][:, :, None].expand(-1, -1, x.shape[-1]))
-            laws.append(next_token_laws(x, weights, self.config, self.numerics))
+            laws.append(next_token_laws(x, weights, self.config, self.numerics) if read else x)
             chosen.append(experts)
         return torch.cat(laws), torch.cat(chosen) if self.config.experts else None
 

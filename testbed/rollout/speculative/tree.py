@@ -1,0 +1,241 @@
+"""Draft trees as tensors: the continuations that one target pass checks, one tree per row, parents before children.
+
+A tree is chosen greedily: the N largest path weights. Weights never grow along a path, so the N largest, ties broken toward
+the root, are closed under taking parents and have the largest sum of all sets of N nodes, trees or not.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Bool, Float, Int64
+from torch import Tensor
+
+from testbed.core.errors import InputError
+from testbed.core.shapes import require_shape
+
+EMPTY = -1  # the token of a place that holds no node
+ROOT = -1  # the parent of a node of depth 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DraftTree:
+    """Candidate continuations of B rows, N places each.
+
+    Parameters
+    ----------
+    tokens : Int64[Tensor, "B N"]         -1 on a place that holds no node; such places are the last of their row
+    parent : Int64[Tensor, "B N"]         place of the parent, before the node's own; -1 = the root, the row's last token
+    depth : Int64[Tensor, "B N"]          >= 1, never decreasing along a row
+    log_weight : Float[Tensor, "B N"]     <= 0, log of the estimated probability that the response runs through the node
+    levels : int                          no node is deeper
+
+    Raises
+    ------
+    InputError   tensors of different shapes
+
+    Examples
+    --------
+    >>> tree = DraftTree.none(2, torch.device("cpu"))
+    >>> tree.nodes, tree.levels
+    (0, 0)
+    """
+
+    tokens: Int64[Tensor, "B N"]
+    parent: Int64[Tensor, "B N"]
+    depth: Int64[Tensor, "B N"]
+    log_weight: Float[Tensor, "B N"]
+    levels: int
+
+    def __post_init__(self) -> None:
+        for name in ("parent", "depth", "log_weight"):
+            require_shape(name, getattr(self, name), tuple(self.tokens.shape))
+
+    @staticmethod
+    def none(rows: int, device: torch.device) -> DraftTree:
+        """No candidates: the pass over such a tree is an autoregressive step."""
+        empty = torch.zeros(rows, 0, dtype=torch.int64, device=device)
+        return DraftTree(tokens=empty, parent=empty, depth=empty, log_weight=empty.double(), levels=0)
+
+    @property
+    def nodes(self) -> int:
+        """Places per row."""
+        return self.tokens.shape[1]
+
+    def ancestors(self) -> Bool[Tensor, "B N+1 N+1"]:
+        """Whether j lies on the path from the root to i, ends included; 0 stands for the root, j + 1 for place j."""
+        batch, count = self.tokens.shape[0], self.tokens.shape[1] + 1
+        device = self.tokens.device
+        above = torch.cat([torch.zeros(batch, 1, dtype=torch.int64, device=device), self.parent + 1], 1)
+        at = torch.arange(count, device=device).expand(batch, -1)
+        out = torch.zeros(batch, count, count, dtype=torch.bool, device=device)
+        for _ in range(self.levels + 1):
+            out.scatter_(2, at[:, :, None], True)
+            at = above.gather(1, at)
+        return out
+
+    def problem(self) -> str:
+        """Say what is wrong with the tree, "" if nothing is."""
+        place = torch.arange(self.nodes, device=self.tokens.device)
+        real = self.tokens >= 0
+        up = self.parent.clamp(min=0)
+        has = self.parent >= 0
+        over = torch.where(has, self.depth.gather(1, up), 0) if self.nodes else self.depth
+        bound = torch.where(has, self.log_weight.gather(1, up), 0.0) if self.nodes else self.log_weight
+        orphan = real & has & ~(real.gather(1, up) if self.nodes else real)
+        checks = {
+            "a parent does not come before its child": self.parent >= place,
+            "a node's parent is an empty place": orphan,
+            "a depth is not the parent's plus one": real & (self.depth != over + 1),
+            "a node is deeper than `levels`": real & (self.depth > self.levels),
+            "a weight exceeds its parent's": real & (self.log_weight > bound),
+            "a node stands behind an empty place": real & (~real).cummax(1).values if self.nodes else real,
+        }
+        twin = (self.tokens[:, :, None] == self.tokens[:, None]) & (self.parent[:, :, None] == self.parent[:, None])
+        checks["two siblings hold one token"] = (twin & real[:, :, None] & (place[:, None] < place)).any(2)
+        return next((says for says, wrong in checks.items() if bool(wrong.any())), "")
+
+
+@dataclass(frozen=True, slots=True)
+class RankPaths:
+    """Paths that could be drafted, as ranks: path p continues `parent[p]` with candidate `rank[p]` of its depth.
+
+    Paths stand in order of depth, so that an order kept among ties is the order toward the root.
+
+    Examples
+    --------
+    >>> RankPaths.product((2, 1)).ranks()
+    [(0,), (1,), (0, 0), (1, 0)]
+    """
+
+    rank: Int64[Tensor, " P"]
+    parent: Int64[Tensor, " P"]
+    depth: Int64[Tensor, " P"]
+
+    @staticmethod
+    def product(fan_out: tuple[int, ...]) -> RankPaths:
+        """Every path with ranks below the fan-out of each depth.
+
+        Raises
+        ------
+        InputError   a fan-out below 1, or none
+        """
+        if not fan_out or min(fan_out) < 1:
+            raise InputError("`fan_out` must name a number >= 1 for each depth", found=fan_out)
+        paths: list[tuple[int, ...]] = [()]
+        out: list[tuple[int, ...]] = []
+        for width in fan_out:
+            paths = [(*path, rank) for path in paths for rank in range(width)]
+            out += paths
+        return RankPaths.of(out)
+
+    @staticmethod
+    def of(ranks: list[tuple[int, ...]]) -> RankPaths:
+        """Return these paths, given as the ranks from the root on, in order of depth.
+
+        Raises
+        ------
+        InputError   no path, an empty one, a negative rank, one twice, or one whose parent is missing
+        """
+        ordered = sorted(ranks, key=len)
+        index = {path: place for place, path in enumerate(ordered)}
+        if not ordered or not ordered[0] or len(index) < len(ordered) or min(map(min, ordered)) < 0:
+            raise InputError("paths must be distinct tuples of ranks >= 0, at least one", found=ranks[:4])
+        orphans = [path for path in ordered if len(path) > 1 and path[:-1] not in index]
+        if orphans:
+            raise InputError("every path needs its parent", found=f"{orphans[0]} without {orphans[0][:-1]}")
+        return RankPaths(
+            torch.tensor([path[-1] for path in ordered]),
+            torch.tensor([index.get(path[:-1], ROOT) for path in ordered]),
+            torch.tensor([len(path) for path in ordered]),
+        )
+
+    @property
+    def levels(self) -> int:
+        """Depth of the longest path."""
+        return int(self.depth[-1])
+
+    @property
+    def width(self) -> int:
+        """Candidates needed at each depth."""
+        return int(self.rank.max()) + 1
+
+    def ranks(self) -> list[tuple[int, ...]]:
+        """Write the paths out."""
+        out: list[tuple[int, ...]] = []
+        for rank, parent in zip(self.rank.tolist(), self.parent.tolist(), strict=True):
+            out.append((*(out[parent] if parent >= 0 else ()), rank))
+        return out
+
+    def drafted(self, log_laws: Float[Tensor, "B K V"]) -> DraftTree:
+        """Tree of all these paths in every row: at depth k, the rank-th most probable token of law k.
+
+            log w(v) = sum over the path of log q_k(token), the product law of the depths
+
+        Equal probabilities are ranked by id.
+        """
+        best, token = _leading(log_laws, self.width)
+        at = (self.depth - 1).to(best.device), self.rank.to(best.device)
+        tokens, step = token[:, at[0], at[1]], best[:, at[0], at[1]]
+        parent, depth = self.parent.to(best.device), self.depth.to(best.device)
+        weight, above = step, parent
+        for _ in range(self.levels - 1):  # from the root on, so that no weight exceeds its parent's by rounding
+            weight = step + torch.where(above >= 0, weight[:, above.clamp(min=0)], 0.0)
+        rows = tokens.shape[0]
+        return DraftTree(
+            tokens=tokens,
+            parent=parent.expand(rows, -1),
+            depth=depth.expand(rows, -1),
+            log_weight=weight,
+            levels=self.levels,
+        )
+
+
+def largest(tree: DraftTree, nodes: int) -> DraftTree:
+    """Subtree of the `nodes` largest path weights of each row, ties toward the root.
+
+    Parameters
+    ----------
+    tree : DraftTree     with weights that do not grow along a path
+    nodes : int          >= 0; as many or more leave the tree as it is
+
+    Gives      a tree again; no set of as many nodes has a larger sum of weights (V6)
+
+    Examples
+    --------
+    >>> q = torch.tensor([[[0.9, 0.1], [0.8, 0.2]]], dtype=torch.float64).log()
+    >>> small = largest(RankPaths.product((2, 2)).drafted(q), 3)
+    >>> small.tokens.tolist(), small.parent.tolist(), small.log_weight.exp()
+    ([[0, 0, 1]], [[-1, 0, 0]], tensor([[0.9000, 0.7200, 0.1800]], dtype=torch.float64))
+    """
+    if nodes >= tree.nodes:
+        return tree
+    chosen = order_of_weights(tree)[:, :nodes].sort(1).values
+    place = torch.arange(nodes, device=chosen.device).expand_as(chosen)
+    now = torch.full_like(tree.tokens, ROOT).scatter(1, chosen, place)  # new place of each kept node
+    parent = tree.parent.gather(1, chosen)
+    moved = torch.where(parent >= 0, now.gather(1, parent.clamp(min=0)), ROOT)
+    return DraftTree(
+        tokens=tree.tokens.gather(1, chosen),
+        parent=moved,
+        depth=tree.depth.gather(1, chosen),
+        log_weight=tree.log_weight.gather(1, chosen),
+        levels=min(tree.levels, nodes),
+    )
+
+
+def order_of_weights(tree: DraftTree) -> Int64[Tensor, "B N"]:
+    """Places from the largest path weight down; among equals the earlier place, which is never the deeper one."""
+    weight = torch.where(tree.tokens >= 0, tree.log_weight, -torch.inf)
+    return torch.sort(weight, dim=1, descending=True, stable=True).indices
+
+
+def _leading(log_laws: Float[Tensor, "B K V"], width: int) -> tuple[Float[Tensor, "B K W"], Int64[Tensor, "B K W"]]:
+    """Log-probabilities and ids of the most probable tokens; a place beyond the vocabulary is empty and weighs nothing."""
+    best, token = torch.sort(log_laws.double().clamp(max=0.0), dim=-1, descending=True, stable=True)
+    missing = width - log_laws.shape[-1]
+    if missing > 0:
+        best = torch.nn.functional.pad(best, (0, missing), value=-torch.inf)
+        token = torch.nn.functional.pad(token, (0, missing), value=EMPTY)
+    return best[..., :width], token[..., :width]
