@@ -41,7 +41,8 @@ def bias_and_variance(weighted: WeightedSample) -> dict[str, float]:
     for arm, w in weighted.weights.items():
         for number, name in enumerate(BINS):
             inside = bins == number
-            found[f"{arm}: {name}"] = float((w - k)[inside].mean()) if inside.any() else float("nan")
+            bias = float((w - k)[inside].mean()) if inside.any() else float("nan")
+            found[f"{arm}: {name}"] = 0.0 if abs(bias) < ROUNDING else bias
         found[f"{arm}: bias"] = abs(float(w.mean() - k.mean())) / float(k.mean())
         found[f"{arm}: variance"] = float(w.var())
     return found

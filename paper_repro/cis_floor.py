@@ -20,6 +20,7 @@ from paper_repro.study import Finding, Setting
 from testbed.weighting.confidence import CAP_FORMS
 
 LAM, SEEDS = 2.3, 3
+ROUNDING = 1e-12  # of one weight
 STEPS = ((0.0, 1e-3), (1e-3, 5e-3), (5e-3, 2e-2), (2e-2, 0.1))
 LABELS = {0.0: "0", 1e-3: "1e-3", 5e-3: "5e-3 (default)", 2e-2: "2e-2", 0.1: "0.1"}
 
@@ -78,7 +79,7 @@ def _row(sample: TokenSample, form: str, low: float, high: float) -> dict[str, s
         "floors": f"{low:g} -> {high:g}",
         "largest change": f"{100 * change.max():.4f}%",
         "bound": f"{100 * ((1 + largest_change(high, form)) / (1 + largest_change(low, form)) - 1):.3f}%",
-        "tokens changed": f"{100 * (change > 0).mean():.2f}%",
+        "tokens changed": f"{100 * (change > ROUNDING).mean():.2f}%",
         "change of the mean weight": f"{100 * (after.mean() / before.mean() - 1):.5f}%",
     }
 
