@@ -13,6 +13,7 @@ from theory.report_parts.markup import Markup, element, safe
 
 LETTERS = {
     "mu": "μ", "pi": "π", "rho": "ρ", "nu": "ν", "xi": "ξ", "tau": "τ", "sigma": "σ", "delta": "δ", "eps": "ε",
+    "lambda": "λ", "kappa": "κ", "phi": "φ", "pt": "p̃",
     "chi2": "χ²", "d2": "d₂", "D2": "D₂", "grad": "∇", "dtau": "dτ",
 }  # fmt: skip
 BEFORE_SCRIPT = {"sum": "∑", "prod": "∏"} | {
@@ -25,7 +26,7 @@ TOKEN = re.compile(
        |(?P<script>(?<=[\w)\]|}}*'+])[_^](?=[A-Za-z0-9({{*]))
        |(?P<root>(?<![A-Za-z])sqrt(?![A-Za-z])\s?)
        |(?P<plus>(?<=\))\+(?=[\s.,;:)\]/^]|$))
-       |(?P<sum>(?<![A-Za-z])sum(?=\s(?:[A-Za-z]\b(?!\s[a-z]{{2}})|\([a-z]-|sqrt)))
+       |(?P<sum>(?<![A-Za-z])sum(?=\s(?:pt[_^]|[A-Za-z]\b(?!\s[a-z]{{2}})|\([a-z]-|sqrt)))
        |(?P<star>(?<![\w*])\*[a-z]+(?:\s[a-z]+)*\*(?![\w*]))
        |(?P<minus>(?:(?<=\b\w)|(?<=[)\]}}]))-(?=\w\b|\()|(?:^|(?<=[\s(\[=]))-(?=[A-Z\d(\[]))
        |(?P<power>(?<![\w.])\d+(?:\.\d+)?e[+-]?\d+(?![\w.]))
