@@ -50,7 +50,8 @@ def draw_one(name: str, records: Path, out: Path) -> list[Path]:
     """Draw one figure and return the files written.
 
     A script may name a study of the reproduction whose records hold the same curves; NAME_SCALE is drawn from each of these
-    that is in the folder, and need not be joined by the figure's own record.
+    that is in the folder, and need not be joined by the figure's own record. A script without a record of its own draws
+    nothing where there is none of these.
     """
     script = importlib.import_module(f"figures.{name}")
     study, written = getattr(script, "REPRODUCED", None), []
@@ -59,7 +60,7 @@ def draw_one(name: str, records: Path, out: Path) -> list[Path]:
     try:
         for scale, path in others.items():
             written += script.draw(read_records((path.name,), records), out, f"{name}_{scale}")
-        if not others or all((records / own).exists() for own in script.RECORDS):
+        if script.RECORDS and (not others or all((records / own).exists() for own in script.RECORDS)):
             written += script.draw(read_records(script.RECORDS, records), out)
     except (KeyError, TypeError, IndexError) as error:
         raise InputError(
@@ -87,12 +88,19 @@ def draw(
     for name in names or known:
         try:
             written = draw_one(name, records, out)
+            if names and not written:
+                raise InputError(
+                    "a figure needs its record",
+                    found=f"none of the reproduction in {records}",
+                    hint="`python -m paper_repro run`",
+                )
         except InputError as error:
             if names:
                 raise
             print(f"{name}: left out: {error}")
             continue
-        print(f"{name}: {', '.join(map(str, written))}")
+        if written:
+            print(f"{name}: {', '.join(map(str, written))}")
 
 
 def main() -> int:

@@ -7,11 +7,12 @@ import numpy as np
 from paper_repro.comparison import LEVEL, Check
 from paper_repro.mismatch_samples import Array, NoiseSample, TokenSample
 from paper_repro.reported_tables import Reported, reported
-from paper_repro.study import Finding, Found, Setting, compared, reasons
+from paper_repro.study import RESAMPLES, RESAMPLES_SMOKE, Finding, Found, Setting, compared, reasons
+from testbed.core.seeds import SeedTree
 from testbed.stats.intervals import clopper_pearson
 
 SMALL = 0.05  # a center is called 0 within this share of the spread
-DENSITY_EDGES = np.linspace(-2.0, 2.0, 161)
+DENSITY_EDGES = (np.arange(-64, 66) - 0.5) / 32  # cells centered at multiples of 1/32, bfloat16's step between 4 and 8
 TAIL_POINTS = np.geomspace(0.01, 8.0, 60)
 FITTED_SPREAD = {
     "noise model, dense": frozenset({"Median", "Mean", "|mean|/sd", "sd(delta)", "q99(|delta|)"}),
@@ -161,19 +162,31 @@ def figure2(setting: Setting) -> Finding:
             "model": tokens.model,
             "edges": DENSITY_EDGES,
             "epsilon": density(epsilon),
+            "epsilon interval": density_interval(setting, tokens.name, tokens.response[tokens.finite], epsilon),
+            "count": len(epsilon),
             "outside": outside(epsilon),
             "delta": [
-                {"name": noise.name, "density": density(noise.delta), "outside": outside(noise.delta)}
+                {
+                    "name": noise.name,
+                    "density": density(noise.delta),
+                    "interval": density_interval(setting, noise.name, noise.response, noise.delta),
+                    "count": len(noise.delta),
+                    "outside": outside(noise.delta),
+                }
                 for noise in readings
             ],
         }
         finding.sources |= {noise.name: noise.entries for noise in readings if noise.name != tokens.name}
         finding.checks += [order_of_spreads(tokens, noise) for noise in readings]
         finding.checks += [check for noise in readings for check in depth_check(tokens, noise)]
-    finding.remarks.append(ORDER_PUZZLE)
+    finding.remarks += [ORDER_PUZZLE] + ([COMB] if setting.scale == "real" else [])
     return finding
 
 
+COMB = (
+    "logits of a bfloat16 trainer and a bfloat16 sampler differ by steps of bfloat16, 1/16 or 1/8 at their size: the density of "
+    "their differences is a comb. Differences of log-probabilities and displacements keep a trace of it"
+)
 ORDER_PUZZLE = (
     "puzzle: the paper has sd(eps) = .2947 < sd(delta) = .336 on the mixture of experts, and .0997 > .079 on the dense model. "
     "With unrelated perturbations of one size Var(eps) = (1 + c) Var(delta) >= Var(delta), c the concentration of the other "
@@ -271,6 +284,17 @@ def tail_weight(values: Array) -> float:
 def density(values: Array) -> Array:
     """Share of all values per unit length in each cell of DENSITY_EDGES."""
     return np.histogram(values, DENSITY_EDGES)[0] / (len(values) * np.diff(DENSITY_EDGES))
+
+
+def density_interval(setting: Setting, name: str, response: Array, values: Array) -> Array:
+    """Lower and upper ends [2, cells] of the density's intervals at LEVEL: whole responses are drawn anew."""
+    _, place = np.unique(response, return_inverse=True)
+    cell, cells = np.digitize(values, DENSITY_EDGES), len(DENSITY_EDGES) - 1
+    seeds, draws = SeedTree("paper_repro")[name]["density"].numpy_generator(), []
+    for _ in range(RESAMPLES_SMOKE if setting.smoke else RESAMPLES):
+        times = np.bincount(seeds.integers(0, place.max() + 1, place.max() + 1), minlength=place.max() + 1)[place]
+        draws.append(np.bincount(cell, times, cells + 2)[1:-1] / (times.sum() * np.diff(DENSITY_EDGES)))
+    return np.quantile(draws, [(1 - LEVEL) / 2, (1 + LEVEL) / 2], axis=0)
 
 
 def outside(values: Array) -> float:

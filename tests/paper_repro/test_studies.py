@@ -12,7 +12,7 @@ from paper_repro import cis_operators, run
 from paper_repro.__main__ import app
 from paper_repro.cis_displacement import by_confidence, full_ranges, ratio_check
 from paper_repro.cis_floor import largest_change
-from paper_repro.cis_logit_noise import correlation, measured_tails
+from paper_repro.cis_logit_noise import correlation, density, density_interval, measured_tails
 from paper_repro.comparison import VERDICTS
 from paper_repro.mismatch_samples import NoiseSample
 from paper_repro.mismatch_weights import weights_of
@@ -140,6 +140,41 @@ def test_an_unwritable_folder_is_refused_before_the_work(tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
     with pytest.raises(InputError, match="file"):
         run_study("cis_table3", "tiny", tmp_path / "file")
+
+
+# ------------------------------------------------------------------------------------------------ figure 2
+@pytest.mark.parametrize("scale", ["tiny", "real"])
+def test_densities_hold_all_values_and_lie_in_their_intervals(out, scale):
+    for curve in result(out, "cis_fig2", scale)["curves"].values():
+        edges = np.array(curve["edges"])
+        assert np.allclose(edges, -edges[::-1], rtol=0, atol=1e-15)
+        rows = [(curve["epsilon"], curve["epsilon interval"], curve["count"])]
+        rows += [(reading["density"], reading["interval"], reading["count"]) for reading in curve["delta"]]
+        shares = [curve["outside"], *(reading["outside"] for reading in curve["delta"])]
+        for (heights, (low, high), count), share in zip(rows, shares, strict=True):
+            values = np.array(heights) * np.diff(edges) * count
+            assert np.allclose(values, values.round(), rtol=0, atol=1e-6)
+            assert values.sum() == pytest.approx(count * (1 - share), abs=1e-6)
+            full = values > 0.02 * count
+            assert full.sum() >= 3
+            assert (np.array(low) <= np.array(high)).all()
+            assert (np.array(low)[full] < np.array(high)[full]).all()
+            inside = (np.array(low) <= heights) & (heights <= np.array(high))
+            assert inside[full].mean() > 0.8
+
+
+def test_the_interval_of_a_density_draws_whole_responses(rng):
+    setting, alone = Setting(scale="tiny"), np.arange(4000)
+    values = rng.normal(0, 0.3, 4000)
+    (low, high), (low_many, high_many) = (
+        density_interval(setting, "n", response, np.repeat(values, times))
+        for response, times in ((alone, 1), (np.repeat(alone, 4), 4))
+    )
+    center = len(low) // 2
+    share = density(values)[center] / 32
+    expected = 2 * 1.959964 * 32 * np.sqrt(share * (1 - share) / 4000)
+    assert high[center] - low[center] == pytest.approx(expected, rel=0.25)
+    assert np.allclose([low, high], [low_many, high_many], rtol=1e-12)  # copies in a response tell nothing more
 
 
 # ------------------------------------------------------------------------------------------------ table 8
