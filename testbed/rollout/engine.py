@@ -75,8 +75,8 @@ def rollout(
         raise InputError(
             "behaviors and environment must share one vocabulary", found=f"{schedule.vocab_size} and {env.vocab_size}"
         )
-    group = _per_response("group", group, n, 0)
-    most = _per_response("max_tokens", max_tokens, n, env.horizon)
+    group = per_response("group", group, n, 0)
+    most = per_response("max_tokens", max_tokens, n, env.horizon)
     rows = torch.arange(n)
     writers = Writers(schedule, _branches(schedule, rows, chooser), group)
     tokens = torch.zeros(n, env.horizon, dtype=torch.int64)
@@ -115,7 +115,8 @@ def rollout(
     )
 
 
-def _per_response(name: str, value: Tensor | None, n: int, default: int) -> Int64[Tensor, " n"]:
+def per_response(name: str, value: Tensor | None, n: int, default: int) -> Int64[Tensor, " n"]:
+    """Return one whole number >= 0 for each response, `default` where none is given."""
     if value is None:
         return torch.full((n,), default, dtype=torch.int64)
     require_shape(name, value, (n,))

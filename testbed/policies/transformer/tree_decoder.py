@@ -55,7 +55,9 @@ class TreeDecoder:
     def __init__(self, policy: TransformerPolicy, group: Int64[Tensor, " B"], room: int = 0) -> None:
         if not policy.numerics.cached or policy.replayed is not None:
             found = "replayed experts" if policy.numerics.cached else "Numerics(cached=False)"
-            raise InputError("a tree is decoded against cached keys and values, with the router's own experts", found=found)
+            raise InputError(
+                "a tree is decoded against cached keys and values, with the router's own experts", found=found
+            )
         policy = policy.at(group)
         self.config, self.numerics = policy.config, policy.numerics
         self.prompts = policy.rows(group.shape[0])
@@ -132,9 +134,7 @@ def node_positions(length: Int64[Tensor, " b"], depth: Int64[Tensor, "b c"]) -> 
     return length[:, None] + depth
 
 
-def visible_slots(
-    length: Int64[Tensor, " b"], sees: Bool[Tensor, "b c c"], used: int
-) -> Bool[Tensor, "b c S"]:
+def visible_slots(length: Int64[Tensor, " b"], sees: Bool[Tensor, "b c c"], used: int) -> Bool[Tensor, "b c S"]:
     """Slots that each token of a pass attends to: all kept ones, and those of the pass that it continues.
 
     Examples

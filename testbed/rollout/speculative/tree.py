@@ -6,7 +6,7 @@ the root, are closed under taking parents and have the largest sum of all sets o
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from jaxtyping import Bool, Float, Int64
@@ -27,7 +27,7 @@ class DraftTree:
     ----------
     tokens : Int64[Tensor, "B N"]         -1 on a place that holds no node; such places are the last of their row
     parent : Int64[Tensor, "B N"]         place of the parent, before the node's own; -1 = the root, the row's last token
-    depth : Int64[Tensor, "B N"]          >= 1, never decreasing along a row
+    depth : Int64[Tensor, "B N"]          >= 1, the parent's plus one
     log_weight : Float[Tensor, "B N"]     <= 0, log of the estimated probability that the response runs through the node
     levels : int                          no node is deeper
 
@@ -63,8 +63,8 @@ class DraftTree:
         """Places per row."""
         return self.tokens.shape[1]
 
-    def ancestors(self) -> Bool[Tensor, "B N+1 N+1"]:
-        """Whether j lies on the path from the root to i, ends included; 0 stands for the root, j + 1 for place j."""
+    def ancestors(self) -> Bool[Tensor, "B M M"]:
+        """Whether j lies on the path from the root to i, ends included; 0 stands for the root, j + 1 for place j (M = N + 1)."""
         batch, count = self.tokens.shape[0], self.tokens.shape[1] + 1
         device = self.tokens.device
         above = torch.cat([torch.zeros(batch, 1, dtype=torch.int64, device=device), self.parent + 1], 1)
@@ -77,20 +77,20 @@ class DraftTree:
 
     def problem(self) -> str:
         """Say what is wrong with the tree, "" if nothing is."""
+        if not self.nodes:
+            return ""
         place = torch.arange(self.nodes, device=self.tokens.device)
-        real = self.tokens >= 0
-        up = self.parent.clamp(min=0)
-        has = self.parent >= 0
-        over = torch.where(has, self.depth.gather(1, up), 0) if self.nodes else self.depth
-        bound = torch.where(has, self.log_weight.gather(1, up), 0.0) if self.nodes else self.log_weight
-        orphan = real & has & ~(real.gather(1, up) if self.nodes else real)
+        real, has, up = self.tokens >= 0, self.parent >= 0, self.parent.clamp(min=0)
+        over = torch.where(has, self.depth.gather(1, up), 0)
+        bound = torch.where(has, self.log_weight.gather(1, up), 0.0)
+        behind = (~real).long().cummax(1).values > 0
         checks = {
             "a parent does not come before its child": self.parent >= place,
-            "a node's parent is an empty place": orphan,
+            "a node's parent is an empty place": real & has & ~real.gather(1, up),
             "a depth is not the parent's plus one": real & (self.depth != over + 1),
             "a node is deeper than `levels`": real & (self.depth > self.levels),
             "a weight exceeds its parent's": real & (self.log_weight > bound),
-            "a node stands behind an empty place": real & (~real).cummax(1).values if self.nodes else real,
+            "a node stands behind an empty place": real & behind,
         }
         twin = (self.tokens[:, :, None] == self.tokens[:, None]) & (self.parent[:, :, None] == self.parent[:, None])
         checks["two siblings hold one token"] = (twin & real[:, :, None] & (place[:, None] < place)).any(2)
@@ -101,7 +101,8 @@ class DraftTree:
 class RankPaths:
     """Paths that could be drafted, as ranks: path p continues `parent[p]` with candidate `rank[p]` of its depth.
 
-    Paths stand in order of depth, so that an order kept among ties is the order toward the root.
+    A parent stands before its children, so that the first paths of any number form a tree; those of `product` stand in
+    order of depth, so that an order kept among ties is the order toward the root.
 
     Examples
     --------
@@ -132,29 +133,28 @@ class RankPaths:
 
     @staticmethod
     def of(ranks: list[tuple[int, ...]]) -> RankPaths:
-        """Return these paths, given as the ranks from the root on, in order of depth.
+        """Return these paths, given as the ranks from the root on, in this order.
 
         Raises
         ------
-        InputError   no path, an empty one, a negative rank, one twice, or one whose parent is missing
+        InputError   no path, an empty one, a negative rank, one twice, or one without its parent before it
         """
-        ordered = sorted(ranks, key=len)
-        index = {path: place for place, path in enumerate(ordered)}
-        if not ordered or not ordered[0] or len(index) < len(ordered) or min(map(min, ordered)) < 0:
+        index = {path: place for place, path in enumerate(ranks)}
+        if not ranks or not all(ranks) or len(index) < len(ranks) or min(map(min, ranks)) < 0:
             raise InputError("paths must be distinct tuples of ranks >= 0, at least one", found=ranks[:4])
-        orphans = [path for path in ordered if len(path) > 1 and path[:-1] not in index]
-        if orphans:
-            raise InputError("every path needs its parent", found=f"{orphans[0]} without {orphans[0][:-1]}")
+        for place, path in enumerate(ranks):
+            if len(path) > 1 and index.get(path[:-1], place) >= place:
+                raise InputError("every path needs its parent before it", found=f"{path} without {path[:-1]}")
         return RankPaths(
-            torch.tensor([path[-1] for path in ordered]),
-            torch.tensor([index.get(path[:-1], ROOT) for path in ordered]),
-            torch.tensor([len(path) for path in ordered]),
+            torch.tensor([path[-1] for path in ranks]),
+            torch.tensor([index.get(path[:-1], ROOT) for path in ranks]),
+            torch.tensor([len(path) for path in ranks]),
         )
 
     @property
     def levels(self) -> int:
         """Depth of the longest path."""
-        return int(self.depth[-1])
+        return int(self.depth.max())
 
     @property
     def width(self) -> int:
@@ -174,7 +174,13 @@ class RankPaths:
             log w(v) = sum over the path of log q_k(token), the product law of the depths
 
         Equal probabilities are ranked by id.
+
+        Raises
+        ------
+        InputError   more candidates than there are tokens, or paths deeper than there are laws
         """
+        if self.levels > log_laws.shape[1]:
+            raise InputError(f"paths of {self.levels} levels need as many laws", found=log_laws.shape[1])
         best, token = _leading(log_laws, self.width)
         at = (self.depth - 1).to(best.device), self.rank.to(best.device)
         tokens, step = token[:, at[0], at[1]], best[:, at[0], at[1]]
@@ -193,7 +199,7 @@ class RankPaths:
 
 
 def largest(tree: DraftTree, nodes: int) -> DraftTree:
-    """Subtree of the `nodes` largest path weights of each row, ties toward the root.
+    """Subtree of the `nodes` largest path weights of each row, ties to the earlier place, which is never the child's.
 
     Parameters
     ----------
@@ -211,31 +217,60 @@ def largest(tree: DraftTree, nodes: int) -> DraftTree:
     """
     if nodes >= tree.nodes:
         return tree
-    chosen = order_of_weights(tree)[:, :nodes].sort(1).values
-    place = torch.arange(nodes, device=chosen.device).expand_as(chosen)
+    return _subtree(tree, order_of_weights(tree)[:, :nodes].sort(1).values)
+
+
+def largest_of_all(tree: DraftTree, total: int) -> DraftTree:
+    """Subtrees of the `total` largest path weights of all rows together, ties to the earlier place.
+
+    Rows get different numbers of nodes: their trees end in empty places.
+
+    Parameters
+    ----------
+    tree : DraftTree     with weights that do not grow along a path
+    total : int          >= 0, nodes over all rows
+
+    Gives      trees again; no choice of as many nodes has a larger sum of weights (V6)
+
+    Examples
+    --------
+    >>> q = torch.tensor([[[0.9, 0.1]], [[0.5, 0.5]]], dtype=torch.float64).log()
+    >>> largest_of_all(RankPaths.product((2,)).drafted(q), 3).tokens.tolist()
+    [[0, -1], [0, 1]]
+    """
+    weight = torch.where(tree.tokens >= 0, tree.log_weight, -torch.inf)
+    order = torch.sort(weight.T.flatten(), descending=True, stable=True).indices  # ties: place first, then row
+    kept = torch.zeros_like(order, dtype=torch.bool).scatter(0, order[:total], True)
+    kept = kept.reshape(tree.nodes, -1).T & (tree.tokens >= 0)
+    width = min(total, tree.nodes)
+    chosen = torch.sort((~kept).long(), dim=1, stable=True).indices[:, :width]
+    small = _subtree(tree, chosen)
+    return replace(small, tokens=torch.where(kept.gather(1, chosen), small.tokens, EMPTY))
+
+
+def _subtree(tree: DraftTree, chosen: Int64[Tensor, "B n"]) -> DraftTree:
+    """Tree of the chosen places of each row, in the order given; a parent that was not chosen counts as the root."""
+    place = torch.arange(chosen.shape[1], device=chosen.device).expand_as(chosen)
     now = torch.full_like(tree.tokens, ROOT).scatter(1, chosen, place)  # new place of each kept node
     parent = tree.parent.gather(1, chosen)
-    moved = torch.where(parent >= 0, now.gather(1, parent.clamp(min=0)), ROOT)
     return DraftTree(
         tokens=tree.tokens.gather(1, chosen),
-        parent=moved,
+        parent=torch.where(parent >= 0, now.gather(1, parent.clamp(min=0)), ROOT),
         depth=tree.depth.gather(1, chosen),
         log_weight=tree.log_weight.gather(1, chosen),
-        levels=min(tree.levels, nodes),
+        levels=min(tree.levels, chosen.shape[1]),
     )
 
 
 def order_of_weights(tree: DraftTree) -> Int64[Tensor, "B N"]:
-    """Places from the largest path weight down; among equals the earlier place, which is never the deeper one."""
+    """Places from the largest path weight down; among equals the earlier place first, so a parent before its child."""
     weight = torch.where(tree.tokens >= 0, tree.log_weight, -torch.inf)
     return torch.sort(weight, dim=1, descending=True, stable=True).indices
 
 
 def _leading(log_laws: Float[Tensor, "B K V"], width: int) -> tuple[Float[Tensor, "B K W"], Int64[Tensor, "B K W"]]:
-    """Log-probabilities and ids of the most probable tokens; a place beyond the vocabulary is empty and weighs nothing."""
+    """Log-probabilities and ids of the most probable tokens."""
+    if width > log_laws.shape[-1]:
+        raise InputError(f"paths of {width} candidates need a vocabulary as large", found=log_laws.shape[-1])
     best, token = torch.sort(log_laws.double().clamp(max=0.0), dim=-1, descending=True, stable=True)
-    missing = width - log_laws.shape[-1]
-    if missing > 0:
-        best = torch.nn.functional.pad(best, (0, missing), value=-torch.inf)
-        token = torch.nn.functional.pad(token, (0, missing), value=EMPTY)
     return best[..., :width], token[..., :width]
