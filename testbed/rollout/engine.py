@@ -52,7 +52,7 @@ def rollout(
 
     Raises
     ------
-    InputError   n < 1, a `group` or `max_tokens` of another length or negative, mismatched vocabularies, or a schedule
+    InputError   n < 1, a seed in place of a chooser, a `group` or `max_tokens` of another length or negative, mismatched vocabularies, or a schedule
                  that breaks its rules
 
     Assumes      prompts are known to the policies (`Policy.at`); the environment only rewards
@@ -69,6 +69,9 @@ def rollout(
     """
     if n < 1:
         raise InputError("`n` must be >= 1", found=n)
+    if not isinstance(chooser, Chooser):
+        found, hint = f"{chooser!r} ({type(chooser).__name__})", "wrap a seed: RandomChooser(seed)"
+        raise InputError("`chooser` must be an object that draws, with a method `choose`", found=found, hint=hint)
     if isinstance(schedule, Policy):
         schedule = PrefixSchedule((schedule,), one())
     if schedule.vocab_size != env.vocab_size:

@@ -83,3 +83,9 @@ def test_refusals():
         rollout(ENV, TabularPolicy.random(3, 3, 0), 2, RandomChooser(0))
     with pytest.raises(InputError, match="must not decrease"):
         rollout(ENV, PrefixSchedule(MU, lambda p: int(len(p) == 0)), 2, RandomChooser(0))
+
+
+@pytest.mark.parametrize("seed_alone", [0, torch.Generator()])
+def test_a_seed_is_no_chooser(untyped, seed_alone):
+    with pytest.raises(InputError, match=r"`chooser` must be an object that draws.*found .*RandomChooser\(seed\)"):
+        rollout(ENV, MU[0], 2, seed_alone)

@@ -102,7 +102,7 @@ def _with_harmless_bug(plant):
     [
         (["verify", "Q7"], "no theorem has this id; found 'Q7' (nearest:"),
         (["show", "S99"], "no theorem has this id"),
-        (["show", "V5"], "planned and not decided yet; found V5 (decided so far: sections S,"),
+        (["show", "V8"], "planned and not decided yet; found V8 (decided so far: sections S,"),
         (["verify", "S1", "--json", "/proc/v.json"], "must be a file that can be written; found /proc/v.json"),
         (["break", "S1", "--json", "/proc/v.json"], "must be a file that can be written"),
         (["records", "--out", "/proc/records"], "must be a file that can be written"),

@@ -10,6 +10,7 @@ from typing import Any
 import sympy as sp
 import torch
 
+from testbed.rollout.speculative import walk
 from testbed.rollout.speculative.verify import expected
 from testbed.rollout.speculative.verify.enumeration import Drafts, one_draft
 from testbed.rollout.speculative.verify.protocol import Proposal
@@ -141,9 +142,9 @@ class Script:
 def first_child_only(right: Any) -> Any:
     """Bug: only the first child of a node is compared."""
 
-    def wrong(self: Any, rows: Any, node: Any, token: Any) -> Any:
-        found, first = right(self, rows, node, token), self.next_child(rows, node, node)
-        return torch.where(found == first, found, -1)
+    def wrong(tree: Any, at: Any, token: Any) -> Any:
+        children = tree.parent == at[:, None] - 1
+        return right(tree, at, token) & (children.cumsum(1) == 1)
 
     return wrong
 
@@ -178,7 +179,7 @@ THEOREM = Theorem(
         Mutant(name="drafter_peeks", kind="hypothesis", breaks=("attained",), on=("chain", "chain_of_three_tokens"),
                measure=peeking, why="a tree that knows the draws is accepted whole, and the law is still the target's"),
         Mutant(name="first_child_only", kind="bug", breaks=("attained",), on=TELLING[:1] + TELLING[3:],
-               plant=lambda: planted(Proposal, "child_holding", first_child_only),
+               plant=lambda: planted(walk, "children_holding", first_child_only),
                why="later children are never matched: exact, but short of the bound"),
     ),
 )  # fmt: skip

@@ -76,6 +76,11 @@ class Draws:
         return inside & (ended.cumsum(1) - ended == 0)
 
 
+def children_holding(tree: DraftTree, at: Int64[Tensor, " b"], token: Int64[Tensor, " b"]) -> Bool[Tensor, "b N"]:
+    """Children of the place where each row stands (0 = root, j + 1 = place j) that hold a token; the first one counts."""
+    return (tree.parent == at[:, None] - 1) & (tree.tokens == token[:, None])
+
+
 def membership_walk(tree: DraftTree, log_probs: Float[Tensor, "b N V"], draws: Draws) -> Run:
     """Follow the target's own draws through the tree.
 
@@ -111,7 +116,7 @@ def membership_walk(tree: DraftTree, log_probs: Float[Tensor, "b N V"], draws: D
         tokens.append(drawn)
         if level == tree.levels:
             break
-        child = (tree.parent == at[:, None] - 1) & (tree.tokens == drawn[:, None])
+        child = children_holding(tree, at, drawn)
         live = live & child.any(1) & draws.goes_on(drawn, level)
         at = torch.where(live, child.long().argmax(1) + 1, at)
         path.append(at)

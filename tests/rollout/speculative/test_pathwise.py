@@ -1,5 +1,7 @@
 """With noise keyed by (response, position) the engine writes the very tokens of the token-by-token engine."""
 
+from itertools import product
+
 import pytest
 import torch
 
@@ -88,3 +90,31 @@ def test_single_precision_differs_only_at_near_ties():
         assert float(best[0] - best[1]) < 1e-4
     assert len(parted) <= 2
     assert plain("dense", "horizon", "none").batch_size == ROWS
+
+
+def test_ends_and_caps_fall_on_every_place_of_an_accepted_run():
+    """Drafts that know the future run on behind end tokens and caps; what is kept stops at the first of them."""
+    ends, caps = set(), set()
+    for cap in CAPS:
+        case = {"policy": "dense", "drafter": "clairvoyant", "budget": "6", "order": "given", "cap": cap, "eos": "six"}
+        rounds = []
+        assert sequences_that_differ(case, speculative(case, watch=rounds.append)) == 0
+        for finished in rounds:
+            kept = finished.emitted.sum(1)
+            last = finished.run.tokens.gather(1, kept[:, None] - 1)[:, 0]
+            full = finished.frontier.position + kept == CAPS[cap][finished.frontier.rows]
+            ends |= {int(n) for n in kept[last == 6]}
+            caps |= {int(n) for n in kept[full & (last != 6)]}
+    assert ends == caps == {1, 2, 3, 4, 5}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("policy", FACTORS["policy"])
+def test_tokens_agree_in_the_full_product_of_drafters_budgets_caps_and_ends(policy):
+    names = ("drafter", "budget", "cap", "eos")
+    for number, levels in enumerate(product(*(FACTORS[name] for name in names))):
+        case = {"policy": policy, "order": FACTORS["order"][number % 3], **dict(zip(names, levels, strict=True))}
+        batch = speculative(case)
+        assert sequences_that_differ(case, batch) == 0, case
+        assert log_prob_gap(case, batch) < 1e-10, case

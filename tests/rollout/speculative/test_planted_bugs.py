@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from testbed import TabularPolicy
+from testbed.rollout.speculative import walk
 from testbed.rollout.speculative.verify import block, laws, point_mass, rounds, sequoia, specinfer, token_rejection
 from testbed.rollout.speculative.verify import traversal as traversal_rule
 from testbed.rollout.speculative.verify.enumeration import all_drafts, one_draft, round_law
@@ -51,10 +52,9 @@ def left_as_it_was(right):
 
 
 def parent_ignored(right):
-    def wrong(self, rows, node, token):
-        holds = self.tokens[rows] == token[:, None]
-        holds &= torch.arange(holds.shape[1]) > node[:, None]
-        return torch.where(holds.any(1), holds.to(torch.uint8).argmax(1), -1)
+    def wrong(tree, at, token):
+        holds = tree.tokens == token[:, None]
+        return holds & (torch.arange(holds.shape[1]) > at[:, None] - 1)
 
     return wrong
 
@@ -70,7 +70,7 @@ def children_reversed(right):
 
 
 PLANTED = [
-    (Proposal, "child_holding", parent_ignored, ("membership",)),
+    (walk, "children_holding", parent_ignored, ("membership",)),
     (Proposal, "next_child", children_reversed, ("sequoia", "traversal_without_replacement")),
     (laws, "acceptance", shares_swapped, ("token_rejection", "specinfer", "sequoia", "traversal")),
     (laws, "acceptance", half_as_likely, ("token_rejection", "specinfer", "sequoia", "traversal")),
@@ -83,7 +83,7 @@ PLANTED = [
     (traversal_rule, "rejected", left_as_it_was, ("traversal", "traversal_without_replacement")),
     (point_mass, "chance", half_as_likely, ("point_mass",)),
 ]
-USERS = (laws, point_mass, token_rejection, block, specinfer, sequoia, traversal_rule, rounds, Proposal)
+USERS = (walk, laws, point_mass, token_rejection, block, specinfer, sequoia, traversal_rule, rounds, Proposal)
 
 
 @pytest.mark.parametrize(

@@ -1,10 +1,16 @@
-"""Membership: draw from the target and go on for as long as the draw was drafted."""
+"""Membership: draw from the target and go on for as long as the draw was drafted.
+
+The walk itself is the engine's; here it gets a proposal, and neither an end token nor a cap.
+"""
 
 from __future__ import annotations
 
+import torch
+
 from testbed.core.choices import Chooser
-from testbed.rollout.speculative.verify.protocol import Proposal, Verified
-from testbed.rollout.speculative.verify.walk import Walk
+from testbed.rollout.speculative.tree import DraftTree
+from testbed.rollout.speculative.verify.protocol import EMPTY, Proposal, Verified
+from testbed.rollout.speculative.walk import Draws, membership_walk
 
 
 def membership(proposal: Proposal, chooser: Chooser) -> Verified:
@@ -28,22 +34,31 @@ def membership(proposal: Proposal, chooser: Chooser) -> Verified:
 
     Examples
     --------
-    >>> import torch
     >>> from testbed.core.choices import RandomChooser
     >>> from testbed.rollout.speculative.verify.protocol import chain
     >>> sure = torch.tensor([[[0.0, 1.0], [1.0, 0.0]]]).log()
     >>> membership(chain(torch.tensor([[1]]), target=sure), RandomChooser(0)).tokens
     tensor([[1, 0]])
     """
-    walk = Walk(proposal)
-    live = walk.every
-    while live.numel():
-        node = walk.node[live]
-        key = proposal.token_key(live, walk.accepted[live])
-        token = chooser.choose(proposal.target_law(live, node), key)
-        child = proposal.child_holding(live, node, token)
-        drafted = child >= 0
-        walk.emit(live[~drafted], token[~drafted])
-        walk.move(live[drafted], to=child[drafted])
-        live = live[drafted]
-    return walk.done()
+    places = proposal.tokens.shape[1]
+    tree = DraftTree(
+        tokens=proposal.tokens,
+        parent=proposal.parent,
+        depth=proposal.depth,
+        log_weight=torch.zeros(proposal.tokens.shape, dtype=torch.float64, device=proposal.tokens.device),
+        levels=int(proposal.depth.max()) if proposal.depth.numel() else 0,
+    )
+    rows = torch.arange(len(proposal.tokens), device=proposal.tokens.device)
+    keys = proposal.token_key(rows, torch.zeros_like(rows))
+    endless = torch.full_like(rows, places + 2)
+    draws = Draws(chooser=chooser, rows=keys[:, 0], position=keys[:, 1], remaining=endless, eos=None)
+    run = membership_walk(tree, proposal.target.double(), draws)
+    step = torch.arange(places + 1, device=rows.device)
+    tokens, path = (
+        torch.nn.functional.pad(x, (0, places - tree.levels), value=EMPTY) for x in (run.tokens, run.path - 1)
+    )
+    return Verified(
+        accepted=run.accepted,
+        tokens=torch.where(step <= run.accepted[:, None], tokens, EMPTY),
+        path=torch.where(step[:-1] < run.accepted[:, None], path, EMPTY),
+    )
