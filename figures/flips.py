@@ -9,6 +9,7 @@ from figures.style import COLORS, drawing, save
 
 RECORDS = ("flips.json",)
 REPRODUCED = "cis_fig8"  # records of the reproduction that hold such curves
+SCALES = ("tiny",)  # the real model has no experts
 LINES = [(COLORS[3], "-", "o"), (COLORS[1], "--", "s")]
 DENSE = [(COLORS[4], "--"), (COLORS[5], ":")]
 PANELS = {"sd": "sd of $\\delta$, nats", "beyond half": "share with $|\\delta| > 0.5$"}

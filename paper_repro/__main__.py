@@ -50,20 +50,26 @@ def list_claims(
 def run(
     names: Annotated[list[str], typer.Argument(help="Tables and figures, as `list` prints them; all for every one.")],
     scale: Annotated[str, typer.Option(help="tiny (models made on the spot) or real (recorded small model).")],
-    smoke: Annotated[bool, typer.Option("--smoke", help="Less of everything, to see that it runs.")] = False,
+    smoke: Annotated[
+        bool, typer.Option("--smoke", help="Less of everything, to see that it runs; written to smoke/ in --out.")
+    ] = False,
     out: Annotated[Path, typer.Option(help="Folder for records/ and tables/.")] = Path("out"),
 ) -> None:
     """Compute tables or figures and print the paper beside ours."""
-    from paper_repro.run import run_study
-    from paper_repro.studies import STUDIES, find_study
+    from paper_repro.studies import STUDIES, require_scale, study_at
 
+    require_scale(scale)
     wanted = [s.name for s in STUDIES.values() if scale in s.scales] if names == ["all"] else names
     for name in wanted:
-        find_study(name)
+        study_at(name, scale)
+    from paper_repro.run import SMOKE, run_study  # takes seconds, hence after bad usage is refused
+
     for name in wanted:
         done = run_study(name, scale, out, smoke=smoke)
         print(done.text)
         print("wrote " + ", ".join(map(str, done.files)))
+    if smoke:
+        print(f"smoke run: everything is in {out / SMOKE}; full results in {out} are left as they are")
 
 
 @app.command("tables")
@@ -79,7 +85,7 @@ def measure(
     out: Annotated[Path, typer.Option(help="Folder for the two parquet files.")] = Path("out/results"),
     work: Annotated[Path, typer.Option(help="Folder for finished parts.")] = Path("out/real_mismatch"),
     seed: Annotated[int, typer.Option(help="Seed of operands and tokens.")] = 0,
-    smoke: Annotated[bool, typer.Option("--smoke", help="Two small parts.")] = False,
+    smoke: Annotated[bool, typer.Option("--smoke", help="Two small parts; files go to smoke/ in --out.")] = False,
 ) -> None:
     """Measure the real model's mismatch again (`make real` first; minutes; goes on where it was interrupted)."""
     from paper_repro.measure import measure_and_write

@@ -42,6 +42,7 @@ class Cell:
     source : str                        whose numbers ours are
     row, column : str                   as in the paper
     paper : str                         as printed, or ""
+    unit : str                          "%" where the paper prints percent signs, else ""; of the paper's number and of ours
     ours, low, high : float | None      the number and its interval; None = not measured
     verdict : str                       one of VERDICTS
     """
@@ -50,6 +51,7 @@ class Cell:
     row: str
     column: str
     paper: str
+    unit: str
     ours: float | None
     low: float | None
     high: float | None
@@ -146,8 +148,10 @@ def cell(
     value, low, high = (None, None, None) if found is None else found
     if verdict is None:
         verdict = "not measured" if low is None or high is None else judge(paper, low, high, tolerance)
-    printed = "" if paper is None else paper.printed
-    return Cell(source=source, row=row, column=column, paper=printed, ours=value, low=low, high=high, verdict=verdict)
+    printed, unit = ("", "") if paper is None else (paper.printed, paper.unit)
+    return Cell(
+        source=source, row=row, column=column, paper=printed, unit=unit, ours=value, low=low, high=high, verdict=verdict
+    )
 
 
 def median_deviation(values: Array) -> float:

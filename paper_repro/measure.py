@@ -5,9 +5,10 @@ from __future__ import annotations
 from importlib import metadata
 from pathlib import Path
 
-from paper_repro.real_mismatch import STRIDE, TOP, Plan, measure
+from paper_repro.real_mismatch import STRIDE, TOP, Engines, Plan, load_engines, measure
 from paper_repro.real_prompts import QUESTIONS
 from paper_repro.real_records import write_results
+from paper_repro.run import SMOKE
 from testbed.core.records import provenance, require_writable
 
 
@@ -16,17 +17,23 @@ def measure_and_write(out: Path, work: Path, *, seed: int = 0, smoke: bool = Fal
 
     Parameters
     ----------
-    out, work : Path    folders for the files and for finished parts
+    out, work : Path    folders for the files and for finished parts; none is made before the model is loaded
     seed : int          of operands and tokens
-    smoke : bool        two parts of four short responses
+    smoke : bool        two parts of four short responses; their files go to `out`/smoke
 
     Raises
     ------
     InputError   `make real` has not been run; a folder that cannot be written to
     """
-    require_writable(out / "about")
+    out = out / SMOKE if smoke else out
+
+    def engines() -> Engines:
+        loaded = load_engines()
+        require_writable(out / "about")
+        return loaded
+
     plan = Plan(seed=seed, parts=2, responses=4, horizon=8) if smoke else Plan(seed=seed)
-    parts = measure(plan, work, say=lambda line: print(line, flush=True))
+    parts = measure(plan, work, engines, say=lambda line: print(line, flush=True))
     header = provenance(seed)
     about = {
         "plan": {"seed": plan.seed, "parts": plan.parts, "responses": plan.responses, "horizon": plan.horizon},

@@ -183,9 +183,9 @@ def measure(
     InputError   a part that cannot be read or written; whatever `engines` raises
     """
     folder = work / plan.name()
-    folder.mkdir(parents=True, exist_ok=True)
     missing = [number for number in range(plan.parts) if not _part_path(folder, number).exists()]
-    loaded = engines() if missing else None
+    loaded = engines() if missing else None  # before any folder is made: they may not be installed
+    folder.mkdir(parents=True, exist_ok=True)
     started = time.perf_counter()
     for done, number in enumerate(missing, 1):
         assert loaded is not None

@@ -7,11 +7,13 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from paper_repro.studies import find_study
+from paper_repro.studies import study_at
 from paper_repro.study import Setting
 from paper_repro.tables import table_text, write_tables
 from testbed.core.records import RunRecord, provenance, require_writable
 from theory.run import one_thread
+
+SMOKE = "smoke"  # folder of what `--smoke` leaves, so that it never replaces a full result
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,14 +33,14 @@ def run_study(name: str, scale: str, out: Path, *, smoke: bool = False) -> Run:
     name : str       a key of STUDIES
     scale : str      "tiny" or "real"
     out : Path       gets records/NAME_SCALE.json and tables/NAME_SCALE.md, .csv
-    smoke : bool     less of everything, to see that it runs; the record says so
+    smoke : bool     less of everything, to see that it runs; the record says so, and all goes to `out`/smoke
 
     Raises
     ------
     InputError   an unknown name or scale, a study that has no such scale, a folder that cannot be written to
     """
-    study, setting = find_study(name), Setting(scale=scale, smoke=smoke)
-    stem = f"{name}_{scale}"
+    study, setting = study_at(name, scale), Setting(scale=scale, smoke=smoke)
+    stem, out = f"{name}_{scale}", out / SMOKE if smoke else out
     require_writable(out / "records" / f"{stem}.json")
     module, function = study.home.split(":")
     header, started = provenance("paper_repro"), time.perf_counter()

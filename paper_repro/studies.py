@@ -25,6 +25,7 @@ class Study:
     scales: tuple[str, ...] = ("tiny", "real")
 
 
+SCALES = ("tiny", "real")
 STUDIES = {
     study.name: study
     for study in (
@@ -63,3 +64,38 @@ def find_study(name: str) -> Study:
             "a table or figure must have a known name", found=repr(name), hint="one of " + ", ".join(STUDIES)
         )
     return STUDIES[name]
+
+
+def require_scale(scale: str) -> None:
+    """Refuse what is no scale.
+
+    Raises
+    ------
+    InputError   a scale that is not in SCALES
+    """
+    if scale not in SCALES:
+        hint = "full-size models need GPUs and are not part of this" if scale == "full" else ""
+        raise InputError(f"`--scale` must be one of {', '.join(SCALES)}", found=repr(scale), hint=hint)
+
+
+def study_at(name: str, scale: str) -> Study:
+    """Return a study that can be run at a scale.
+
+    Raises
+    ------
+    InputError   no such study, no such scale, or a study that cannot be run at it
+
+    Examples
+    --------
+    >>> study_at("cis_table4", "tiny").home
+    'cis_routing:table4'
+    """
+    study = find_study(name)
+    require_scale(scale)
+    if scale not in study.scales:
+        raise InputError(
+            f"`--scale` of {name} must be {' or '.join(study.scales)}",
+            found=repr(scale),
+            hint="routing disagreement needs a mixture of experts, and the real model is dense",
+        )
+    return study

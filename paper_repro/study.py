@@ -9,10 +9,9 @@ from typing import Any
 from paper_repro.comparison import CRITERION, LEVEL, Cell, Check, cell, measured
 from paper_repro.mismatch_samples import NoiseSample, TokenSample
 from paper_repro.reported_tables import Reported
-from testbed.core.errors import InputError
+from paper_repro.studies import require_scale
 from testbed.core.seeds import SeedTree
 
-SCALES = ("tiny", "real")
 RESAMPLES, RESAMPLES_SMOKE, RESPONSES_SMOKE = 400, 40, 96
 Found = dict[str, tuple[float, float, float]]
 
@@ -31,9 +30,7 @@ class Setting:
     smoke: bool = False
 
     def __post_init__(self) -> None:
-        if self.scale not in SCALES:
-            hint = "full-size models need GPUs and are not part of this" if self.scale == "full" else ""
-            raise InputError(f"`--scale` must be one of {', '.join(SCALES)}", found=repr(self.scale), hint=hint)
+        require_scale(self.scale)
 
     def pairs(self) -> list[tuple[TokenSample, list[NoiseSample]]]:
         """Every source of this scale: drawn tokens, and perturbed logits in each reading of what that means."""

@@ -110,18 +110,29 @@ def _counted(cells: list[dict[str, Any]]) -> str:
 
 
 def _line(cell: dict[str, Any]) -> list[str]:
-    ours = _number(cell["ours"])
+    unit, paper = cell["unit"], cell["paper"]
     known = cell["low"] is not None and cell["verdict"] != "size"
-    interval = f"[{_number(cell['low'])}, {_number(cell['high'])}]" if known else ""
-    return [cell["source"], cell["row"], cell["column"], cell["paper"], ours, interval, cell["verdict"]]
+    interval = f"[{_number(cell['low'], unit)}, {_number(cell['high'], unit)}]" if known else ""
+    printed = f"{int(paper):,}" if paper.isdecimal() else paper  # counts are grouped, the paper's as ours
+    return [
+        cell["source"],
+        cell["row"],
+        cell["column"],
+        printed,
+        _number(cell["ours"], unit),
+        interval,
+        cell["verdict"],
+    ]
 
 
-def _number(value: float | str | None) -> str:
+def _number(value: float | str | None, unit: str = "") -> str:
     if value is None:
         return ""
     if isinstance(value, str):  # infinities and NaN are strings in a record
         return value
-    return f"{value:,.0f}" if abs(value) >= 1e4 else f"{value:.4g}"
+    if unit == "%":
+        return f"{value:.3g}%" if abs(value) < 99 else f"{value:.2f}%"  # 99.97% is not 100%
+    return f"{value:,.0f}" if abs(value) >= 1e3 else f"{value:.4g}"
 
 
 def _markdown(header: tuple[str, ...], rows: list[list[str]]) -> list[str]:

@@ -7,12 +7,15 @@ from typing import Annotated, Any
 
 import typer
 
+from testbed.training.recipe import Recipe
+
 app = typer.Typer(
     name="testbed", no_args_is_help=True, add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False,
     help="Diagnose the off-policy correction of a training run from its recorded log-probabilities.",
 )  # fmt: skip
 
 SAMPLE = "sample"
+RECIPE = Recipe()
 Json = Annotated[Path | None, typer.Option("--json", metavar="PATH", help="Write the record here as JSON.")]
 
 
@@ -103,10 +106,10 @@ def noise(json: Json = None) -> None:
 def pretrain(
     out: Annotated[Path | None, typer.Option(metavar="PATH", help="Write the weights here (.npz).")] = None,
     experts: Annotated[int, typer.Option(metavar="N", help="Experts per layer, e.g. 8; 0 is dense.")] = 0,
-    max_operand: Annotated[int, typer.Option(metavar="N", help="Operands run over 0..N.")] = 99,
-    steps: Annotated[int | None, typer.Option(metavar="N", help="Updates.")] = None,
-    batch: Annotated[int | None, typer.Option(metavar="N", help="Problems per update.")] = None,
-    rate: Annotated[float | None, typer.Option(metavar="X", help="Peak learning rate.")] = None,
+    max_operand: Annotated[int, typer.Option(metavar="N", help="Operands run over 0..N, at most 999.")] = 99,
+    steps: Annotated[int, typer.Option(metavar="N", help="Updates.")] = RECIPE.steps,
+    batch: Annotated[int, typer.Option(metavar="N", help="Problems per update.")] = RECIPE.batch,
+    rate: Annotated[float, typer.Option(metavar="X", help="Peak learning rate.")] = RECIPE.rate,
     schedule: Annotated[str, typer.Option(metavar="NAME", help="cosine or constant, after the warm-up.")] = "cosine",
     seed: Annotated[int, typer.Option(help="Seed of the first weights and of the order of problems.")] = 0,
     threads: Annotated[int, typer.Option(metavar="N", min=1, help="CPU threads; these matrices are small.")] = 1,
@@ -123,12 +126,11 @@ def pretrain(
     from testbed.core.records import require_writable
     from testbed.environments.arithmetic import ArithmeticTask
     from testbed.training.pretrain import pretrain as warm_start
-    from testbed.training.supervised import recipe_for
 
     if json is not None:
         require_writable(json)
     torch.set_num_threads(threads)
-    recipe = recipe_for(steps=steps, batch=batch, rate=rate, schedule=schedule)
+    recipe = Recipe(steps=steps, batch=batch, rate=rate, schedule=schedule)  # pyright: ignore[reportArgumentType]
     done = warm_start(ArithmeticTask(max_operand), recipe, experts=experts, seed=seed, out=out, resume=resume)
     _write(json, done.record(), seed)
     typer.echo("\n".join(done.lines()))

@@ -21,6 +21,7 @@ from testbed.policies.transformer.stepwise import StepwisePolicy
 from testbed.rollout.engine import rollout
 
 RESPONSES = 512
+LEAST_TOKENS = 20  # behind a printed standard deviation
 MEANS = {
     "none": "the trainer against itself",
     "dtype": "bfloat16 for float32",
@@ -95,19 +96,40 @@ def _section(name: str, model: Transformer, found: list[Mismatch]) -> Section:
         (m for m in found if m.ingredient in ("dtype", "weights", "reduction", "router", "cache")), key=lambda m: m.kl
     )
     header = ["changed", "sd(eps)", "max |log k|", "KL"]
-    rows = [[m.ingredient, number(m.sd_displacement), number(m.largest_log_ratio), number(m.kl)] for m in found]
+    rows = [
+        [m.ingredient, exact_zero(m.sd_displacement), exact_zero(m.largest_log_ratio), exact_zero(m.kl)] for m in found
+    ]
     remarks = ["; ".join(f"{m.ingredient}: {MEANS[m.ingredient]}" for m in found) + "."]
     if config.experts:
         header.append("tokens by flipped layers")
         for row, m in zip(rows, found, strict=True):
             row.append(" ".join(map(str, m.flips)))
-        spread = [f"{j}: {number(x)}" for j, x in enumerate(by_name["all"].sd_by_flips) if not math.isnan(x)]
-        remarks.append(f"All at once, sd(eps) by the number of layers that route differently: {', '.join(spread)}.")
+        remarks.append(_spread_by_flips(by_name["all"]))
     return Section(
         title=f"{name}: {kind}, {config.layers} layers, {model.parameter_count:,} parameters",
-        says=f"Alone, {alone.ingredient} makes the most mismatch (KL {number(alone.kl)} nats per token of "
-        f"{number(by_name['all'].kl)} for all); in the fixed order the two engines agree bit for bit.",
+        says=f"Alone, {alone.ingredient} makes the most mismatch (KL {exact_zero(alone.kl)} nats per token of "
+        f"{exact_zero(by_name['all'].kl)} for all); in the fixed order the two engines agree bit for bit.",
         header=tuple(header),
         rows=[tuple(row) for row in rows],
         remarks=remarks,
     )
+
+
+def _spread_by_flips(m: Mismatch) -> str:
+    """Say sd(eps) by the number of flipped layers, where enough tokens stand behind it."""
+    counted = list(enumerate(zip(m.flips, m.sd_by_flips, strict=True)))
+    known = [f"{j}: {exact_zero(sd)}" for j, (count, sd) in counted if count >= LEAST_TOKENS]
+    few = [f"{j} ({count})" for j, (count, _) in counted if 0 < count < LEAST_TOKENS]
+    said = f"All at once, sd(eps) by the number of layers that route differently: {', '.join(known) or 'none'}."
+    return said + (f" Left out, with fewer than {LEAST_TOKENS} tokens: {', '.join(few)}." if few else "")
+
+
+def exact_zero(value: float) -> str:
+    """Format a number so that "0" is exactly 0, which here means equal bit for bit.
+
+    Examples
+    --------
+    >>> exact_zero(0.0), exact_zero(2.1e-14), exact_zero(-3e-17), exact_zero(0.0123)
+    ('0', '2e-14', '-3e-17', '0.0123')
+    """
+    return f"{value:.0e}" if 0 < abs(value) < 1e-12 else number(value)

@@ -98,7 +98,7 @@ class ArithmeticTask(Environment):
         InputError   if the horizon is too short for one of the sums
         """
         total = torch.add(*self.operands(group))
-        length = torch.tensor([len(str(int(x))) for x in total], dtype=torch.int64)
+        length = torch.tensor([len(str(x)) for x in total.tolist()], dtype=torch.int64)
         if length.numel() and int(length.max()) >= self.horizon:
             raise InputError("the horizon must hold the sum's digits and the end token", found=self.horizon)
         place = torch.arange(self.horizon)

@@ -30,7 +30,9 @@ def perturb(policy: Policy, noise: NoiseLaw, seed: SeedTree | int) -> Policy:
     Parameters
     ----------
     policy : Policy           a MarkovPolicy gets one perturbation per *state* and stays Markov
-    noise : NoiseLaw          with one seed, its parameters move one fixed draw
+    noise : NoiseLaw          with one seed, its parameters move one fixed draw; one of `testbed.policies.noise`: Gaussian,
+                              Laplace, StudentT, ScaleMixture, CommonMode (a shift shared by all logits),
+                              ConfidenceScaled, RoutingFlips, Rounding, or the calibrated dense_noise() and moe_noise()
     seed : SeedTree | int     address of the noise
 
     Returns

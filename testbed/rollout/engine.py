@@ -52,8 +52,8 @@ def rollout(
 
     Raises
     ------
-    InputError   n < 1, a seed in place of a chooser, a `group` or `max_tokens` of another length or negative, mismatched vocabularies, or a schedule
-                 that breaks its rules
+    InputError   n < 1, a seed in place of a chooser, a `group` or `max_tokens` of another length or negative, mismatched
+                 vocabularies, or a schedule that breaks its rules
 
     Assumes      prompts are known to the policies (`Policy.at`); the environment only rewards
     Gives        the law that `testbed.exact.law.enumerate_law` enumerates, row by row

@@ -6,6 +6,7 @@ __getattr__, __dir__, __all__ = lazy_exports(
     __name__,
     {
         "held_out": ["exact_match", "split_prompts"],
-        "supervised": ["Recipe", "WarmStart", "arithmetic_policy", "solution_loss"],
+        "recipe": ["Recipe"],
+        "supervised": ["WarmStart", "arithmetic_policy", "solution_loss"],
     },
 )

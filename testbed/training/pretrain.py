@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import time
 from dataclasses import asdict, dataclass
@@ -20,9 +21,11 @@ from testbed.training.checkpoints import load_checkpoint, save_checkpoint
 from testbed.training.held_out import exact_match, split_prompts
 from testbed.training.interruption import deferred_interrupt
 from testbed.training.progress import steps_progress
-from testbed.training.supervised import Recipe, WarmStart
+from testbed.training.recipe import Recipe
+from testbed.training.supervised import WarmStart
 
 HELD_OUT = 500  # problems, or a quarter of a smaller task
+MOST_PROMPTS = 10**6  # every problem and its answer is kept: some hundred bytes each
 EVERY = 200  # steps between checkpoints
 EXPERT_HIDDEN, DENSE_HIDDEN = 64, 128
 EMBEDDING_SCALE = 0.3
@@ -41,6 +44,7 @@ class Pretrained:
     loss: float
     seconds: float
     cpu_seconds: float
+    out: Path | None = None
 
     def record(self) -> dict[str, Any]:
         """Everything but the weights, as plain values."""
@@ -59,11 +63,12 @@ class Pretrained:
         """Say it to a reader."""
         config, right = self.model.config, round(self.exact_match * self.held_out)
         kind = f"{config.experts} experts" if config.experts else "dense"
-        return [
+        lines = [
             f"exact match on {self.held_out} held-out problems: {100 * self.exact_match:.1f} % ({right} right, greedy)",
             f"{kind}, {config.layers} layers, {self.model.parameter_count:,} parameters; "
             f"{self.recipe.steps} steps of {self.recipe.batch} in {self.seconds:.1f} s ({self.cpu_seconds:.1f} s of CPU)",
         ]
+        return lines if self.out else [*lines, "no weights were kept: --out PATH writes them"]
 
 
 def small_config(task: ArithmeticTask, experts: int = 0) -> TransformerConfig:
@@ -112,13 +117,15 @@ def pretrain(
 
     Raises
     ------
-    InputError            `out` cannot be written; nothing to resume, or another run's checkpoint; a task too small
+    InputError            `out` cannot be written; nothing to resume, or another run's checkpoint; a task too small or
+                          of more than 10^6 problems
     KeyboardInterrupt     Ctrl-C, after the step under way and its checkpoint
 
     Gives        with one seed and number of threads, a resumed run ends with the bits of one never interrupted
     """
     if resume and out is None:
         raise InputError("a run to resume is named by `out`", found="none", hint="where its weights were to go")
+    require_learnable(task)
     train, held = split_prompts(task, min(HELD_OUT, task.n_prompts // 4))
     model = untrained(task, experts, seed)
     run = WarmStart(model, task, train, recipe, seed)
@@ -141,7 +148,27 @@ def pretrain(
         loss=loss,
         seconds=seconds,
         cpu_seconds=cpu_seconds,
+        out=out,
     )
+
+
+def require_learnable(task: ArithmeticTask) -> None:
+    """Raise InputError unless the task has enough problems to hold some out, and few enough to keep all of them.
+
+    Examples
+    --------
+    >>> require_learnable(ArithmeticTask(0))
+    Traceback (most recent call last):
+    testbed.core.errors.InputError: a task to learn must have at least 4 problems, a quarter of which is held out; \
+found 1, with operands 0..0 (set --max-operand to 1 or more)
+    """
+    found = f"{task.n_prompts:,}, with operands 0..{task.max_operand}"
+    if task.n_prompts < 4:
+        rule = "a task to learn must have at least 4 problems, a quarter of which is held out"
+        raise InputError(rule, found=found, hint="set --max-operand to 1 or more")
+    if task.n_prompts > MOST_PROMPTS:
+        hint = f"set --max-operand to at most {math.isqrt(MOST_PROMPTS) - 1}"
+        raise InputError(f"a task to learn must have at most {MOST_PROMPTS:,} problems", found=found, hint=hint)
 
 
 def advance_all(run: WarmStart, checkpoint: Path | None) -> float:

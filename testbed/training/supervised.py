@@ -7,9 +7,8 @@ never stopped.
 
 from __future__ import annotations
 
-import math
-from dataclasses import asdict, dataclass, replace
-from typing import Any, Literal
+from dataclasses import asdict
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Float, Int64
@@ -23,70 +22,7 @@ from testbed.policies.base import Policy
 from testbed.policies.transformer.model import Transformer
 from testbed.policies.transformer.numerics import Numerics
 from testbed.policies.transformer.policy import TransformerPolicy
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Recipe:
-    """How the weights are changed: AdamW with a warm-up, then a constant rate or half a cosine down to 0.
-
-    Parameters
-    ----------
-    steps, batch : int                    updates; problems per update
-    rate : float                          peak learning rate
-    schedule : "cosine" | "constant"      after the warm-up
-    warmup : int                          steps of linear rise, >= 0
-    decay : float                         weight decay of the matrices (none of the norms)
-    clip : float                          longest gradient; a longer one is scaled down to it
-    betas : (float, float)                memories of AdamW
-
-    Raises
-    ------
-    InputError   a size below its least, a rate or clip that is not positive, another schedule
-
-    Examples
-    --------
-    >>> recipe = Recipe(steps=100, rate=1.0, warmup=10)
-    >>> [round(recipe.rate_at(step), 3) for step in (0, 9, 55, 99)]
-    [0.1, 1.0, 0.5, 0.0]
-    """
-
-    steps: int = 1000
-    batch: int = 128
-    rate: float = 3e-3
-    schedule: Literal["cosine", "constant"] = "cosine"
-    warmup: int = 30
-    decay: float = 0.01
-    clip: float = 1.0
-    betas: tuple[float, float] = (0.9, 0.98)
-
-    def __post_init__(self) -> None:
-        for name, least in (("steps", 1), ("batch", 1), ("warmup", 0)):
-            if getattr(self, name) < least:
-                raise InputError(f"`{name}` must be >= {least}", found=getattr(self, name))
-        for name in ("rate", "clip"):
-            if not 0 < getattr(self, name) < math.inf:
-                raise InputError(f"`{name}` must be finite and > 0", found=getattr(self, name))
-        if self.schedule not in ("cosine", "constant"):
-            raise InputError("`schedule` must be 'cosine' or 'constant'", found=repr(self.schedule))
-
-    def rate_at(self, step: int) -> float:
-        """Learning rate of update number `step`, counted from 0."""
-        rise = min(1.0, (step + 1) / self.warmup) if self.warmup else 1.0
-        if self.schedule == "constant":
-            return self.rate * rise
-        done = max(0, step - self.warmup) / max(1, self.steps - self.warmup)
-        return self.rate * rise * (1 + math.cos(math.pi * done)) / 2
-
-
-def recipe_for(**changes: object) -> Recipe:
-    """Return the default recipe with the changes that are not None.
-
-    Examples
-    --------
-    >>> recipe_for(steps=10, rate=None).steps
-    10
-    """
-    return replace(Recipe(), **{name: value for name, value in changes.items() if value is not None})  # pyright: ignore
+from testbed.training.recipe import Recipe
 
 
 def arithmetic_policy(model: Transformer, task: ArithmeticTask, numerics: Numerics | None = None) -> TransformerPolicy:
@@ -149,7 +85,8 @@ class WarmStart:
         seed: SeedTree | int,
     ) -> None:
         if len(prompts) < recipe.batch:
-            raise InputError(f"a batch of {recipe.batch} needs as many problems", found=len(prompts))
+            hint = f"set `batch` (--batch) to at most {len(prompts)}, or take a larger task (--max-operand)"
+            raise InputError(f"a batch of {recipe.batch} needs as many problems", found=len(prompts), hint=hint)
         self.model, self.prompts, self.recipe, self.step = model, prompts, recipe, 0
         self.seed = SeedTree(seed) if isinstance(seed, int) else seed
         self.policy = arithmetic_policy(model, task)
@@ -194,9 +131,14 @@ class WarmStart:
         ------
         InputError   a state of another model, recipe, seed or set of problems
         """
-        if state["made_by"] != self._made_by():
-            differs = sorted(key for key, value in self._made_by().items() if state["made_by"].get(key) != value)
-            raise InputError("a checkpoint belongs to the run that wrote it", found=f"another {', '.join(differs)}")
+        there, here = state["made_by"], self._made_by()
+        if there != here:
+            differs = [_difference(name, there.get(name), here[name]) for name in here if there.get(name) != here[name]]
+            raise InputError(
+                "a checkpoint belongs to the run that wrote it",
+                found=f"another {', another '.join(differs)}",
+                hint="resume with the options of that run, or start anew without --resume",
+            )
         with torch.no_grad():
             for name, weight in self.model.weights.items():
                 weight.copy_(state["weights"][name])
@@ -208,3 +150,11 @@ class WarmStart:
         problems = self.prompts.tolist()
         seed = self.seed.integer()
         return {"model": asdict(self.model.config), "recipe": recipe, "seed": seed, "problems": problems}
+
+
+def _difference(name: str, there: Any, here: Any) -> str:
+    """Name what differs, and for settings each one with its value in the checkpoint and in this run."""
+    if not (isinstance(there, dict) and isinstance(here, dict)):
+        return name
+    settings = [f"{k} {there.get(k)} there and {value} here" for k, value in here.items() if there.get(k) != value]
+    return f"{name}: {', '.join(settings)}" if settings else name

@@ -99,6 +99,22 @@ def test_columns_and_seed_are_taken_from_the_options(capsys, tmp_path):
     assert "FAULT zero_variance" in capsys.readouterr().out
 
 
+def test_one_column_for_both_policies_is_refused(capsys):
+    assert run_command(app, "testbed", ["diagnose", "sample", "--target", "logp_behavior"]) != 0
+    assert "target and behavior must be two columns" in capsys.readouterr().err
+
+
+def test_the_report_and_the_record_tell_the_detectors_rates(capsys, tmp_path):
+    out = tmp_path / "record.json"
+    assert run_command(app, "testbed", ["diagnose", "sample", "--json", str(out)]) == 0
+    printed = capsys.readouterr().out
+    assert "detectors: power" in printed and max(map(len, printed.splitlines())) <= 80
+    rates = {f["check"]: f["rates"] for f in json.loads(out.read_text())["result"]["faults"]}
+    assert rates["shift_by_one"]["false_alarms"] == {
+        "accused": 0, "accused_by_any": 0, "dumps": 2000, "at_most": pytest.approx(0.0015, rel=0.01)
+    }  # fmt: skip
+
+
 def test_the_page_holds_every_section_and_quiet_prints_nothing(capsys, tmp_path):
     page = tmp_path / "new folder" / "report.html"
     assert run_command(app, "testbed", ["diagnose", "sample", "--html", str(page), "--quiet"]) == 0
@@ -134,6 +150,8 @@ def test_costs_are_taken_from_the_options(capsys, tmp_path):
         (["rules", "ice_pop"], "did you mean icepop?"),
         (["rules", "sequence"], "did you mean sequence_product"),
         (["rules", "tis", "--json", "/dev/null/x.json"], "the output must be a file that can be written"),
+        (["engines", "nowhere.npz"], "found no such file: 'nowhere.npz' (check the path)"),
+        (["engines", "tests"], "found a folder: 'tests'"),
         (["nothing"], "nothing"),
     ],
 )  # fmt: skip

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from testbed.diagnosis import engine_mismatch
-from testbed.diagnosis.engine_mismatch import engine_report, measured, sampling_numerics, untrained
+from testbed.diagnosis.engine_mismatch import engine_report, exact_zero, measured, sampling_numerics, untrained
 from testbed.diagnosis.sections import plain_lines
 
 
@@ -47,3 +49,20 @@ def test_the_report_says_which_ingredient_leads_and_how_layers_flip():
         alone = [m for m in record[name] if m["ingredient"] in ("dtype", "weights", "reduction", "router", "cache")]
         assert f"Alone, {max(alone, key=lambda m: m['kl'])['ingredient']} makes the most mismatch" in text
         assert all(len(line) <= 100 for line in text.splitlines())
+
+
+def test_a_spread_of_few_tokens_is_left_out_and_0_is_exactly_0(monkeypatch):
+    model = untrained(8, seed=2)
+    found = measured(model, seed=2, responses=4)
+    by_name = {m.ingredient: m for m in found}
+    planted = replace(by_name["all"], flips=(40, 20, 19, 1, 0), sd_by_flips=(0.25, 0.5, 0.75, 0.0, float("nan")))
+    tiny = replace(by_name["reduction"], kl=2.4e-14)
+    swapped = {"all": planted, "reduction": tiny}
+    monkeypatch.setattr(engine_mismatch, "measured", lambda *_: [swapped.get(m.ingredient, m) for m in found])
+    (section,), _ = engine_report({"experts": model})
+    assert section.remarks[1].endswith(
+        "differently: 0: 0.250, 1: 0.500. Left out, with fewer than 20 tokens: 2 (19), 3 (1)."
+    )
+    rows = {row[0]: row for row in section.rows}
+    assert rows["reduction"][3] == "2e-14" == exact_zero(tiny.kl)
+    assert rows["none"][1:4] == rows["fixed"][1:4] == ("0", "0", "0")

@@ -34,9 +34,11 @@ def test_every_figure_is_tested():
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_numbers_drawn_are_the_record(name, records, tmp_path):
-    written = draw_one(name, records, tmp_path)
+    written = draw_one(name, [records], tmp_path)
     assert {path.name for path in written} == {f"{name}.{kind}" for kind in ("pdf", "png", "json")}
-    assert json.loads((tmp_path / f"{name}.json").read_text()) == read_records((f"{name}.json",), records)[0]["result"]
+    assert (
+        json.loads((tmp_path / f"{name}.json").read_text()) == read_records((f"{name}.json",), [records])[0]["result"]
+    )
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -51,7 +53,7 @@ def test_equal_records_give_equal_files(name, records, tmp_path):
 
 
 def test_readings_are_those_of_the_record(records):
-    (content,) = read_records(("bias_readings.json",), records)
+    (content,) = read_records(("bias_readings.json",), [records])
     assert set(LOOK) == set(content["result"]["relative_bias"])
 
 

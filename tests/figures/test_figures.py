@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import math
 
 import pytest
 
+from figures import mutant_margins
 from figures.__main__ import app, available
-from figures.mutant_margins import TOP, margins
+from figures.mutant_margins import margins
 from testbed.core.command import run_command
 from tests.figures.test_reproduced_figures import REPRODUCED
 
@@ -40,7 +42,26 @@ def test_margins_are_in_units_of_the_tolerance():
     found = margins(VERDICTS)
     assert list(found) == ["S1"]
     assert [name for name, _, _ in found["S1"]] == ["a", "b", "c"]
-    assert [height for _, height, _ in found["S1"]] == pytest.approx([5e9, 1.0, TOP], rel=1e-12)
+    assert [height for _, height, _ in found["S1"]] == pytest.approx([5e9, 1.0, math.inf], rel=1e-12)
+
+
+def test_over_no_tolerance_any_margin_but_zero_is_infinite():
+    mutants = [{"name": name, "killed": True, "margin": margin} for name, margin in (("a", 1e-9), ("b", 0.0))]
+    found = margins({"verdicts": [{"id": "C1", "tolerance": 0, "mutants": mutants}]})
+    assert [height for _, height, _ in found["C1"]] == [math.inf, 0.0]
+
+
+def test_infinite_margins_have_a_mark_of_their_own_above_all_others(monkeypatch, tmp_path):
+    saved = []
+    monkeypatch.setattr(mutant_margins, "save", lambda figure, *_: saved.append(figure) or [])
+    mutant_margins.draw([VERDICTS], tmp_path)
+    (figure,) = saved
+    marks = {line.get_label(): (line.get_marker(), max(line.get_ydata())) for line in figure.axes[0].get_lines()}
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == list(marks)
+    assert set(marks) == {"caught", "not caught", "infinite", "needed: $10^{3}$"}
+    assert marks["needed: $10^{3}$"][1] == mutant_margins.REQUIRED
+    assert marks["infinite"][0] not in {marks["caught"][0], marks["not caught"][0]}
+    assert marks["infinite"][1] > 10 * max(height for label, (_, height) in marks.items() if label != "infinite")
 
 
 def test_a_named_figure_is_drawn(records, tmp_path, capsys):
@@ -50,18 +71,50 @@ def test_a_named_figure_is_drawn(records, tmp_path, capsys):
     assert "mutant_margins.pdf" in capsys.readouterr().out
 
 
-def test_without_a_name_figures_without_records_are_left_out_and_said(tmp_path, capsys):
-    assert run_command(app, "figures", ["--records", str(tmp_path), "--out", str(tmp_path)]) == 0
-    printed = capsys.readouterr().out.splitlines()
-    assert {line.split(":")[0] for line in printed} == set(available()) - set(REPRODUCED)
-    assert all("left out: a figure needs its record" in line for line in printed)
+def test_without_a_name_figures_without_records_are_left_out_and_said(records, tmp_path, capsys):
+    assert run_command(app, "figures", ["--records", str(records), "--out", str(tmp_path)]) == 0
+    drawn, *printed = capsys.readouterr().out.splitlines()
+    assert drawn.startswith("mutant_margins: ")
+    said = dict(line.split(":", 1) for line in printed)
+    assert set(said) == set(available()) - {"mutant_margins"}
+    for name, line in said.items():
+        assert "left out: a figure needs its record" in line
+        command = (
+            f"run {REPRODUCED[name]} --scale tiny|real" if name in REPRODUCED else f"python -m theory records {name}"
+        )
+        assert command in line
+    assert "python -m paper_repro run cis_fig8 --scale tiny`" in said["flips"]
+
+
+def test_nothing_to_draw_is_one_sentence(tmp_path, capsys):
+    assert run_command(app, "figures", ["--records", str(tmp_path / "a" / "b"), "--out", str(tmp_path)]) == 2
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert printed.err.count("\n") == 1
+    assert all(word in printed.err for word in ("make verify", "theory records", "paper_repro run", str(tmp_path)))
+
+
+def test_the_first_folder_that_has_a_record_counts(records, tmp_path):
+    empty, second = tmp_path / "none" / "records", tmp_path / "b" / "records"
+    second.mkdir(parents=True)
+    (second / "verdicts.json").write_text('{"verdicts": []}')
+    for first, other, count in ((empty, records, 1), (second, records, 0), (records, second, 1)):
+        folders = ["--records", str(first), "--records", str(other)]
+        assert run_command(app, "figures", ["mutant_margins", *folders, "--out", str(tmp_path / "images")]) == 0
+        assert len(json.loads((tmp_path / "images" / "mutant_margins.json").read_text())["margins"]) == count
+
+
+def test_the_help_names_the_folders_looked_into(capsys):
+    assert run_command(app, "figures", ["--help"]) == 0
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "out/verify/records and out/records" in printed
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (["no_such"], "known name"),
-        (["mutant_margins", "--records", "nowhere"], "no file nowhere"),
+        (["mutant_margins", "--records", "nowhere"], "theory verify --json out/verify/verdicts.json"),
         (["displacement_moments", "--records", "nowhere"], "none of the reproduction in nowhere"),
     ],
 )

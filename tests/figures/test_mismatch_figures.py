@@ -143,16 +143,16 @@ def as_reproduced(name):
 def test_records_of_the_reproduction_are_drawn_by_the_same_script(name, study, tmp_path):
     result = {"curves": as_reproduced(name)}
     RunRecord(result=result, provenance={}).save(tmp_path / f"{study}_tiny.json")
-    written = draw_one(name, tmp_path, tmp_path / "out")
+    written = draw_one(name, [tmp_path], tmp_path / "out")
     assert {path.name for path in written} == {f"{name}_tiny.{kind}" for kind in ("pdf", "png", "json")}
     assert json.loads((tmp_path / "out" / f"{name}_tiny.json").read_text()) == json.loads(json.dumps(result))
     RunRecord(result=record(name), provenance={}).save(tmp_path / f"{name}.json")
-    assert len(draw_one(name, tmp_path, tmp_path / "out")) == 6
+    assert len(draw_one(name, [tmp_path], tmp_path / "out")) == 6
 
 
 def test_without_any_record_the_own_one_is_asked_for(tmp_path):
-    with pytest.raises(InputError, match=r"no file .*flips\.json"):
-        draw_one("flips", tmp_path, tmp_path)
+    with pytest.raises(InputError, match=r"no flips\.json .*theory records flips"):
+        draw_one("flips", [tmp_path], tmp_path)
 
 
 # ------------------------------------------------------------------------------------------------ in the report

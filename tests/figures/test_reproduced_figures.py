@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from figures import displacement_density, displacement_moments
-from figures.__main__ import app, draw_one
+from figures.__main__ import NoRecord, app, draw_one
 from paper_repro.run import run_study
 from testbed.core.command import run_command
 from testbed.core.records import RunRecord
@@ -24,7 +24,7 @@ def records(tmp_path_factory):
     for study in REPRODUCED.values():
         for scale in SCALES:
             run_study(study, scale, folder, smoke=True)
-    return folder / "records"
+    return folder / "smoke" / "records"
 
 
 def lines(axes):
@@ -60,13 +60,22 @@ def test_both_scales_are_drawn_from_their_records_and_twice_the_same(name, recor
 def test_one_scale_is_enough(name, scale, records, tmp_path):
     file = f"{REPRODUCED[name]}_{scale}.json"
     (tmp_path / file).write_bytes((records / file).read_bytes())
-    written = draw_one(name, tmp_path, tmp_path / "out")
+    written = draw_one(name, [tmp_path], tmp_path / "out")
     assert {path.name for path in written} == {f"{name}_{scale}.{kind}" for kind in ("pdf", "png", "json")}
-    assert draw_one(name, tmp_path / "out", tmp_path) == []
+    with pytest.raises(NoRecord, match=f"python -m paper_repro run {REPRODUCED[name]} --scale tiny.real"):
+        draw_one(name, [tmp_path / "out"], tmp_path)
+
+
+def test_records_of_paper_repro_are_found_without_an_option(records, tmp_path, monkeypatch):
+    (tmp_path / "out" / "records").mkdir(parents=True)
+    (tmp_path / "out" / "records" / "cis_fig2_tiny.json").write_bytes((records / "cis_fig2_tiny.json").read_bytes())
+    monkeypatch.chdir(tmp_path)
+    assert run_command(app, "figures", ["displacement_density"]) == 0
+    assert (tmp_path / "out" / "figures" / "displacement_density_tiny.png").exists()
 
 
 def test_every_density_has_a_line_of_its_own_and_cells_with_few_values_none(records, tmp_path, panels):
-    draw_one("displacement_density", records, tmp_path)
+    draw_one("displacement_density", [records], tmp_path)
     tiny, real = panels
     assert (len(tiny), len(real)) == (4, 2)
     curves = json.loads((records / "cis_fig2_tiny.json").read_text())["result"]["curves"]
@@ -88,7 +97,7 @@ def test_every_density_has_a_line_of_its_own_and_cells_with_few_values_none(reco
 
 
 def test_a_moment_that_one_token_makes_up_is_not_drawn(records, tmp_path, panels):
-    draw_one("displacement_moments", records, tmp_path)
+    draw_one("displacement_moments", [records], tmp_path)
     curves = json.loads((records / "cis_fig3_tiny.json").read_text())["result"]["curves"]
     for axes, side in zip(panels[0], ("left", "right"), strict=True):
         drawn = lines(axes)

@@ -8,6 +8,7 @@ import pytest
 from paper_repro.comparison import TOLERANCE, VERDICTS, judge, measured, median_deviation
 from paper_repro.mismatch_samples import BINS, NoiseSample, TokenSample, resampled
 from paper_repro.reported_tables import reported
+from paper_repro.tables import _line
 from testbed.core.seeds import SeedTree
 
 
@@ -91,3 +92,17 @@ def test_verdicts_follow_the_declared_criterion():
 def test_median_deviation():
     assert median_deviation(np.array([1.0, 2.0, 4.0, 100.0, 3.0])) == 1.0
     assert np.isnan(median_deviation(np.array([])))
+
+
+@pytest.mark.parametrize(("value", "text"), [(20.4935, "20.5%"), (0.0031, "0.0031%"), (99.97, "99.97%"), (0.0, "0%")])
+def test_a_percentage_is_printed_with_its_unit(value, text):
+    cell = {"source": "s", "row": "r", "column": "c", "paper": "1.6%", "unit": "%", "verdict": "within noise"}
+    cell |= {"ours": value, "low": value, "high": value}
+    assert _line(cell)[4:6] == [text, f"[{text}, {text}]"]
+    assert _line(cell | {"unit": ""})[4] != text
+
+
+@pytest.mark.parametrize(("value", "text"), [(32099.0, "32,099"), (1234.0, "1,234"), (71.0, "71")])
+def test_counts_are_grouped_as_the_papers(value, text):
+    cell = {"source": "s", "row": "r", "column": "c", "paper": "2824021", "unit": "", "verdict": "size"}
+    assert _line(cell | {"ours": value, "low": value, "high": value})[3:6] == ["2,824,021", text, ""]

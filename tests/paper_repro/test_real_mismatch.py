@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from paper_repro import measure as measurement
 from paper_repro import real_mismatch
 from paper_repro.mismatch_samples import TokenSample
 from paper_repro.real_mismatch import Engines, Plan, measure
@@ -131,3 +132,11 @@ def test_all_prompts_of_a_question_have_two_digit_operands():
     for number in range(len(QUESTIONS)):
         lengths = {len(text) for text in questions(number, 40, SeedTree("test"))}
         assert len(lengths) == 1
+
+
+def test_a_smoke_measurement_leaves_the_full_files_alone(tmp_path, monkeypatch):
+    monkeypatch.setattr(measurement, "load_engines", engines)
+    monkeypatch.setattr(measurement.metadata, "version", lambda name: "0")
+    files = measurement.measure_and_write(tmp_path / "out", tmp_path / "work", smoke=True)
+    assert {path.parent for path in files} == {tmp_path / "out" / "smoke"}
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["smoke"]

@@ -76,3 +76,4 @@ def test_measuring_without_the_weights_is_one_sentence(monkeypatch, tmp_path, ca
     error = capsys.readouterr().err
     assert error.count("\n") == 1
     assert "make real" in error
+    assert list(tmp_path.iterdir()) == []

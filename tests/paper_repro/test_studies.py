@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import csv
 import json
+import re
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -35,7 +38,8 @@ def out(tmp_path_factory):
     folder = tmp_path_factory.mktemp("out")
     for name, scale in RUNS:
         run_study(name, scale, folder, smoke=True)
-    return folder
+    assert [path.name for path in folder.iterdir()] == ["smoke"]
+    return folder / "smoke"
 
 
 def result(out, name, scale):
@@ -69,6 +73,45 @@ def test_the_papers_number_stands_beside_ours(out, name, scale):
     judged = [cell for cell in cells if cell["verdict"] in {"reproduced", "within noise", "not reproduced"}]
     assert all(cell["low"] <= cell["high"] for cell in judged)
     assert len(judged) >= (0 if (name, scale) == ("cis_table7", "real") else 3)
+
+
+@pytest.mark.parametrize(("name", "scale"), [run for run in RUNS if run[0] in TABLES_OF_NUMBERS])
+def test_ours_is_printed_in_the_unit_and_form_of_the_papers_number(out, name, scale):
+    """Every percent stands beside a percent, and every large count is grouped, the paper's and ours."""
+    lines = (out / "tables" / f"{name}_{scale}.md").read_text().splitlines()
+    cells = [re.split(r"(?<!\\)\|", line)[4:7] for line in lines if line.count("|") - line.count("\\|") == 8][2:]
+    assert len(cells) == len(result(out, name, scale)["cells"])
+    for paper, ours, interval in cells:
+        number, ends = ours.strip(), re.findall(r"[^\[\], ]+", interval)
+        assert not re.search(r"(?<![.\d,])\d{4,}(?!\d*\.)", paper + ours), (paper, ours)
+        for one in [number, *ends] if number else []:
+            assert one.endswith("%") == paper.strip().endswith("%"), (paper, ours, interval)
+
+
+def test_a_smoke_run_leaves_full_results_alone_and_says_so(tmp_path, capsys):
+    (tmp_path / "records").mkdir()
+    full = tmp_path / "records" / "cis_table3_tiny.json"
+    full.write_text("full")
+    arguments = ["run", "cis_table3", "--scale", "tiny", "--smoke", "--out", str(tmp_path)]
+    assert run_command(app, "paper-repro", arguments) == 0
+    assert full.read_text() == "full"
+    assert not (tmp_path / "tables").exists()
+    assert (tmp_path / "smoke" / "records" / full.name).exists()
+    assert f"smoke run: everything is in {tmp_path / 'smoke'}" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "arguments", [["nope", "--scale", "tiny"], ["cis_table3", "--scale", "huge"], ["cis_table4", "--scale", "real"]]
+)
+def test_bad_usage_is_refused_before_anything_heavy_is_imported(arguments):
+    code = (
+        "import sys; from paper_repro.__main__ import app; from testbed.core.command import run_command\n"
+        f"status = run_command(app, 'paper-repro', {['run', *arguments]!r})\n"
+        "print(status, {'torch', 'numpy', 'scipy'} & set(sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout == "2 set()\n"
+    assert done.stderr.count("\n") == 1
 
 
 def test_nothing_fitted_is_called_reproduced(out):

@@ -17,6 +17,7 @@ from testbed.cli import app
 from testbed.core.command import run_command
 from testbed.policies.transformer import Transformer
 from testbed.training.pretrain import checkpoint_path
+from testbed.training.recipe import Recipe
 
 ROOT = Path(__file__).resolve().parents[2]
 TINY = ["pretrain", "--max-operand", "9", "--batch", "16", "--threads", "1"]
@@ -61,8 +62,13 @@ def test_experts_and_seeds_make_other_models(tmp_path):
         (["--steps", "0"], "`steps` must be >= 1"),
         (["--schedule", "linear"], "`schedule` must be 'cosine' or 'constant'"),
         (["--threads", "0"], "--threads"),
-        (["--batch", "80"], "a batch of 80 needs as many problems; found 75"),
-        (["--max-operand", "0"], "`held_out` must lie in"),
+        (["--batch", "80"], "a batch of 80 needs as many problems; found 75 (set `batch` (--batch) to at most 75"),
+        (
+            ["--max-operand", "0"],
+            "must have at least 4 problems, a quarter of which is held out; found 1, with operands 0..0",
+        ),
+        (["--max-operand", "1000"], "must have at most 1,000,000 problems; found 1,002,001, with operands 0..1000"),
+        (["--max-operand", "9" * 17], "(set --max-operand to at most 999)"),
         (["--experts", "1"], "`experts` must be 0 or at least 2"),
     ],
 )
@@ -72,6 +78,21 @@ def test_bad_usage_is_one_sentence_and_exit_2(untyped, capsys, tmp_path, options
     printed = capsys.readouterr()
     assert printed.out == "" and printed.err.count("\n") == 1
     assert words in printed.err
+
+
+def test_the_help_shows_the_recipe(capsys):
+    assert run_command(app, "testbed", ["pretrain", "--help"]) == 0
+    text = " ".join(capsys.readouterr().out.split())
+    for name in ("steps", "batch", "rate", "schedule"):
+        assert re.search(rf"--{name} [^\[]*\[default: {getattr(Recipe(), name)}\]", text), name
+
+
+def test_a_run_without_out_says_that_nothing_is_kept(capsys, tmp_path):
+    said = "no weights were kept: --out PATH writes them"
+    assert run_command(app, "testbed", [*TINY, "--steps", "1"]) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == said
+    assert run_command(app, "testbed", [*TINY, "--steps", "1", "--out", str(tmp_path / "w.npz")]) == 0
+    assert said not in capsys.readouterr().out
 
 
 def test_ctrl_c_leaves_a_checkpoint_and_the_resumed_run_has_the_same_bits(tmp_path):

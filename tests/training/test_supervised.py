@@ -123,10 +123,19 @@ def test_checkpoints_of_other_runs_are_refused(tmp_path):
     state = small_run().state()
     with pytest.raises(InputError, match="belongs to the run that wrote it; found another seed"):
         small_run(seed=1).restore(state)
-    with pytest.raises(InputError, match="found another recipe"):
+    with pytest.raises(
+        InputError,
+        match=r"found another recipe: steps 60 there and 61 here, rate 0\.01 there and 0\.003 here, warmup 5 there",
+    ):
         small_run(Recipe(steps=61, batch=8)).restore(state)
     with pytest.raises(InputError, match="must have left a checkpoint; found no file"):
         load_checkpoint(tmp_path / "none.pt")
+    with pytest.raises(
+        InputError, match=r"found another model: hidden 16 there and 8 here, another seed \(resume with"
+    ):
+        small_run(seed=1, hidden=8).restore(state)
+    with pytest.raises(InputError, match=r"found another problems? "):
+        small_run(task=ArithmeticTask(2)).restore(state)
     for content in (b"", b"weights", b"PK\x03\x04 cut"):
         (tmp_path / "cut.pt").write_bytes(content)
         with pytest.raises(InputError, match="must be a file that training wrote"):

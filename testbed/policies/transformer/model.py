@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +14,7 @@ from testbed.core.errors import InputError
 from testbed.core.seeds import SeedTree
 from testbed.core.shapes import require_shape
 from testbed.policies.transformer.config import TransformerConfig
+from testbed.policies.transformer.weight_files import read_weights, write_weights
 
 
 class Transformer:
@@ -107,9 +106,7 @@ class Transformer:
 
     def save(self, path: Path | str) -> None:
         """Write config and weights to one .npz file."""
-        arrays = {name: w.detach().cpu().numpy() for name, w in self.weights.items()}
-        with open(path, "wb") as file:
-            np.savez(file, config=np.array(json.dumps(asdict(self.config))), **arrays)  # pyright: ignore
+        write_weights(path, self.config, self.weights)
 
     @staticmethod
     def load(path: Path | str) -> Transformer:
@@ -117,13 +114,9 @@ class Transformer:
 
         Raises
         ------
-        InputError   the file holds no transformer, or another one's weights
+        InputError   no such file, a folder, a damaged file, one that holds no transformer, or another one's weights
         """
-        with np.load(path, allow_pickle=False) as data:
-            if "config" not in data:
-                raise InputError("the file must be one that `save` wrote", found=f"{path} without a config")
-            config = TransformerConfig(**json.loads(str(data["config"])))
-            return Transformer(config, {n: torch.from_numpy(data[n]) for n in data.files if n != "config"})
+        return Transformer(*read_weights(path))
 
 
 def flatten(tensors: Iterable[Tensor]) -> Float[Tensor, " P"]:

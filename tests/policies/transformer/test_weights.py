@@ -1,5 +1,6 @@
 """Weights: deterministic, flat vector and files lose nothing, checkpoints follow the gradient, int8 stays in its bound."""
 
+import numpy as np
 import pytest
 import torch
 
@@ -50,6 +51,52 @@ def test_bad_weights_are_refused(tmp_path):
         model.with_vector(torch.zeros(3))
     with pytest.raises(InputError, match="`sharpness`"):
         Transformer.random(DENSE, 0, sharpness=-1.0)
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (None, "found no such file: '.*model.npz' .check the path"),
+        ("folder", "found a folder"),
+        (b"", "cannot be read: EOFError"),
+        (b"not weights at all", "cannot be read: .*is it cut short or another program's"),
+        (0.5, "cannot be read: BadZipFile"),
+        (0.999, "cannot be read: BadZipFile"),
+        ({"a": np.ones(2)}, "with no config"),
+        ({"config": np.array("no json")}, "cannot be read: JSONDecodeError"),
+        ({"config": np.array("5")}, "cannot be read: TypeError"),
+        ({"config": np.array('{"size": 5}')}, "cannot be read: TypeError"),
+        ({"config": np.array('{"vocab_size": 5}'), "head": np.ones(2, dtype=np.int64)}, "`head` of dtype int64"),
+        ({"config": np.array('{"vocab_size": 5}'), "head": np.ones(2)}, None),
+        (np.ones(3), "with one array"),
+    ],
+)
+def test_files_that_hold_no_weights_are_refused(tmp_path, content, words):
+    path = tmp_path / "model.npz"
+    if isinstance(content, str):
+        path.mkdir()
+    elif isinstance(content, bytes):
+        path.write_bytes(content)
+    elif isinstance(content, float):
+        model_of("dense").save(path)
+        whole = path.read_bytes()
+        path.write_bytes(whole[: int(content * len(whole))])
+    elif content is not None:
+        with path.open("wb") as file:
+            np.savez(file, **content) if isinstance(content, dict) else np.save(file, content)
+    rule = "weights must be a file that `Transformer.save` or `pretrain --out` wrote.*"
+    with pytest.raises(InputError, match=rule + words if words else "exactly the config's tensors"):
+        Transformer.load(path)
+
+
+def test_a_damaged_tensor_is_refused(tmp_path):
+    path = tmp_path / "model.npz"
+    model_of("dense").save(path)
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 255
+    path.write_bytes(content)
+    with pytest.raises(InputError, match="cannot be read"):
+        Transformer.load(path)
 
 
 def test_steps_follow_the_gradient(generator):
