@@ -1,4 +1,4 @@
-"""Log-odds displacement by how sure the trainer is: is it engine noise, whose scale does not depend on confidence?
+"""Log-odds displacement by how sure the trainer is; engine noise has nearly one scale (CIS paper: a factor 1.52 over these bins).
 
     eps = logit p - logit q,   log k = log p - log q,   p the trainer's and q the sampler's probability of the drawn token
 

@@ -81,9 +81,9 @@ def load_dump(
 
     Raises
     ------
-    InputError   unreadable or empty file; fields of no format; a missing column; text where numbers belong; positions
-                 that are not 0, 1, 2, ... once each; NaN, positive or impossible log-probs; a segment label that is
-                 negative or decreases; rewards or groups that differ inside one response
+    InputError   unreadable or empty file; fields of no format; one column for target and behavior; a missing column; text
+                 where numbers belong; positions that are not 0, 1, 2, ... once each; NaN, positive or impossible
+                 log-probs; a segment label that is negative or decreases; rewards or groups that differ inside one response
     Assumes      behavior log-probs were recorded by the sampler (temperature, top-p and noise included)
     Numerics     O(N log N) in the number of tokens, no Python loop over tokens
 
@@ -124,6 +124,12 @@ def read_dump(
         raw, columns, notes = trainer.fields, trainer.columns, trainer.notes
         if len(raw["logp_behavior"]) == 0:
             raise InputError("a dump must hold at least one token", found="none")
+    if columns["logp_target"] == columns["logp_behavior"]:
+        raise InputError(
+            "target and behavior must be two columns",
+            found=f"`{columns['logp_target']}` for both",
+            hint="choose another with --target or --behavior",
+        )
     clean = {name: as_numbers(name, columns.get(name, name), values) for name, values in raw.items()}
     row = appearance(clean["sequence"])
     order = np.lexsort((clean["position"], row))

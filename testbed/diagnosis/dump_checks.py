@@ -58,7 +58,10 @@ def check_log_probs(clean: dict[str, np.ndarray], columns: dict[str, str], names
     """Refuse NaN, positive log-probs, infinite rewards, and a behavior log-prob of -inf."""
     for field in (name for name in FLOATS if name in clean):
         values, column = clean[field], columns[field]
-        _refuse(np.isnan(values), f"`{column}` must not be NaN", clean, names, values, "a missing value is not 0")
+        missing = np.isnan(values)
+        if field == "reward":  # one value per response, repeated for its tokens: count it once
+            missing &= ~(np.r_[False, missing[:-1]] & (clean["position"] > 0))
+        _refuse(missing, f"`{column}` must not be NaN", clean, names, values, "a missing value is not 0")
         if not field.startswith("logp"):
             _refuse(np.isinf(values), f"`{column}` must be finite", clean, names, values)
             continue

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from testbed.core.batch import BatchFacts, SegmentedBatch
+from testbed.diagnosis.detectors.rates import measured_rates
 from testbed.diagnosis.detectors.registry import findings
 from testbed.diagnosis.gaps import segments_and_all
 from testbed.diagnosis.unit_mean import negative_divergences
@@ -36,7 +37,8 @@ def fault_records(
 
     Returns
     -------
-    list of dict   check, kind ("fault" or "note"), fired (bool), says (a sentence; "" unless fired)
+    list of dict   check, kind ("fault" or "note"), fired (bool), says (a sentence; "" unless fired), rates (of a
+                   detector: `measured_rates`, else None); a shift that fired comes first
 
     Gives      all faults together on healthy dumps: see `detectors.registry.BUDGET`, measured in `detectors/power.json`
     """
@@ -54,8 +56,14 @@ def fault_records(
         *((name, found["kind"], found["says"]) for name, found in named.items() if found["kind"] == "note"),
         ("large_products", "note", _large_products(batch)),
         ("heavy_tail", "note", _tail(products)),
+        ("single_groups", "note", _single_groups(batch)),
     ]
-    return [{"check": name, "kind": kind, "fired": bool(says), "says": says} for name, kind, says in checks]
+    # a shift also moves means and divergences: where it is seen, it explains the others and is said first
+    checks.sort(key=lambda check: not (check[0] == "shift_by_one" and check[2]))
+    return [
+        {"check": name, "kind": kind, "fired": bool(says), "says": says, "rates": measured_rates(name, kind)}
+        for name, kind, says in checks
+    ]
 
 
 def _zero_variance(batch: SegmentedBatch) -> str:
@@ -173,9 +181,21 @@ def _large_products(batch: SegmentedBatch) -> str:
     return many + f"driven by single tokens: the largest one makes up {min(part, 1):.0%} of a typical one"
 
 
+def _single_groups(batch: SegmentedBatch) -> str:
+    if batch.batch_size < 2 or len(batch.group.unique()) < batch.batch_size:
+        return ""
+    return (
+        "each response is its own group (no group was recorded, or no two agree): group statistics cannot be computed, and "
+        "advantages are taken against the mean of the batch"
+    )
+
+
 def _tail(products: list[dict[str, Any]]) -> str:
     heavy = [p for p in products if p["n"] >= 25 and p["raw"]["pareto_k"] > HEAVY_TAIL]
     if not heavy:
         return ""
     seen = ", ".join(f"{p['raw']['pareto_k']:.2f} through segment {p['through_segment']}" for p in heavy)
-    return f"Pareto k of the products is above {HEAVY_TAIL} ({seen}): sample means and second moments are not to be trusted"
+    return (
+        f"Pareto k of the products, the exponent fitted to their largest weights (moments of order 1/k and beyond are "
+        f"infinite), is above {HEAVY_TAIL} ({seen}): sample means and second moments are not to be trusted"
+    )

@@ -13,6 +13,10 @@ import numpy as np
 from testbed.core.errors import InputError
 from testbed.diagnosis.tables import Column, Table
 
+NEEDS_REWARDS = (
+    "rewards make the advantages of the clip-type rules and of the advised replay share; with zeros the other sections are "
+    "still right"
+)
 LAYOUTS = {"token_rows": "from_token_rows", "response_rows": "from_response_rows"}
 
 
@@ -88,5 +92,7 @@ def missing_column(field: str, name: str, names: list[str]) -> InputError:
     """Return the error that names a missing column and those the file has."""
     options = {"logp_target": " (choose with --target)", "logp_behavior": " (choose with --behavior)"}
     return InputError(
-        f"a dump needs a column `{name}`{options.get(field, '')}", found="the columns " + ", ".join(names) or "none"
+        f"a dump needs a column `{name}`{options.get(field, '')}",
+        found="the columns " + ", ".join(names) or "none",
+        hint=NEEDS_REWARDS if field == "reward" else "",
     )

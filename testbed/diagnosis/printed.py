@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from testbed.diagnosis.advice_printed import advice_sections
+from testbed.diagnosis.checks_printed import checks_section
 from testbed.diagnosis.displacement_printed import displacement_section
 from testbed.diagnosis.rules_printed import rules_section
 from testbed.diagnosis.sections import Section, number, share, with_interval
@@ -16,7 +17,7 @@ def report_sections(record: dict[str, Any]) -> list[Section]:
     """Sections of the record `diagnose` returns."""
     return [
         _batch(record["batch"], record.get("format"), record.get("format_notes", [])),
-        _checks(record["faults"]),
+        checks_section(record["faults"], record.get("format")),
         _gaps(record["gaps"]),
         displacement_section(record["displacements"]),
         _unit_means(record["unit_means"]),
@@ -39,23 +40,6 @@ def _batch(facts: dict[str, Any], layout: str | None, notes: list[str]) -> Secti
     )
     read = [f"Read as a dump of {layout}" + "".join(f"; {note}" for note in notes) + "."]
     return Section(title="BATCH", says=says, remarks=read if layout not in (None, "testbed") else [])
-
-
-def _checks(faults: list[dict[str, Any]]) -> Section:
-    made = sum(1 for f in faults if f["kind"] == "fault")
-    broken = [f for f in faults if f["fired"] and f["kind"] == "fault"]
-    notes = [f for f in faults if f["fired"] and f["kind"] == "note"]
-    if broken:
-        says = f"Look at the recording before the rest: {len(broken)} of {made} checks failed."
-    else:
-        says = f"No sign of a recording fault in {made} checks" + (
-            f"; {len(notes)} of {len(faults) - made} notes on the data." if notes else "."
-        )
-    remarks = [f"FAULT {f['check']}: {f['says']}." for f in broken] + [
-        f"note {f['check']}: {f['says']}." for f in notes
-    ]
-    quiet = ", ".join(f["check"] for f in faults if not f["fired"])
-    return Section(title="CHECKS", says=says, remarks=[*remarks, f"Quiet: {quiet}."])
 
 
 def _segment(label: int | None) -> str:
@@ -141,7 +125,9 @@ def _unit_means(records: list[dict[str, Any]]) -> Section:
     header = ("ratio", "seg", "tokens", f"mean [{level:.4g}%]", "log10 E", "excludes 1")
     remark = (
         "Interval: bootstrap over responses, for many of them; its level keeps all false alarms of this table together at "
-        "1%. E, the e-value: valid at every sample size, but blind to means below 1."
+        "1%. E, the e-value: evidence that the mean is above 1; if the recorded behavior drew, E reaches x with probability "
+        "1/x at most, at every sample size; blind to means below 1. Exchanged columns would show a mean of about 1 + 2 KL "
+        "only: a small gap cannot tell which side drew."
     )
     return Section(title="E[w] = 1?", says=says, header=header, rows=rows, remarks=[remark])
 
@@ -174,7 +160,9 @@ def _products(products: list[dict[str, Any]]) -> Section:
     header = ("through segment", *(f"k = {p['through_segment']}" for p in shown))
     rows = [(name, *cells) for name, cells in lines.items()]
     remarks = [
-        "W_(k): product of ratios through segment k. Sample estimates: with heavy tails they are too "
+        f"W_(k): product of ratios through segment k. effective of {last['n']}: (sum w)^2 / sum w^2, how many equal weights "
+        "would be as noisy. Pareto k: exponent of the largest weights' tail; from 0.5 on the variance is infinite, above 0.7 "
+        "trust no mean. Sample estimates: with heavy tails they are too "
         "small, and the bootstrap intervals too short. The mean of the capped product has a 95% empirical Bernstein "
         "interval, valid at every n; its expectation is at most 1."
     ]

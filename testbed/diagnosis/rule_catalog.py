@@ -77,7 +77,8 @@ def one_rule(name: str) -> tuple[list[Section], list[dict[str, Any]]]:
 
 
 def _need(rule: Rule, field: str) -> str:
-    return f"`{field}`" + (f" (or parameter `{rule.instead[field]}`)" if field in rule.instead else "")
+    laws = " (`testbed.NextTokenLaws`: both laws of every token's whole vocabulary)" * (field == "next_token")
+    return f"`{field}`{laws}" + (f" (or parameter `{rule.instead[field]}`)" if field in rule.instead else "")
 
 
 def _parameters(rule: Rule) -> str:

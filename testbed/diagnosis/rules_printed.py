@@ -47,7 +47,9 @@ def rules_section(effects: dict[str, Any]) -> Section:
     ]
     for name, fields in effects["left_out"].items():
         lacking = ", ".join(f"`{field}`" for field in fields)
-        laws = ": the laws of whole vocabularies, which dumps do not hold" * ("next_token" in fields)
+        laws = " (testbed.NextTokenLaws): the laws of whole vocabularies, which dumps do not hold" * (
+            "next_token" in fields
+        )
         remarks.append(f"Left out: {name}, which needs {lacking}{laws}.")
     return Section(title="RULES", says=says, header=header, rows=rows, remarks=remarks, text=("",))
 

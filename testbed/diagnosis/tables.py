@@ -180,6 +180,12 @@ def read_npz(file: Path) -> Table:
             with file.open("rb") as opened, np.load(opened, allow_pickle=False) as arrays:
                 return list(arrays.files) if name is None else arrays[name]
         except failures as error:
+            if name is not None and "allow_pickle" in str(error):
+                raise InputError(
+                    f"array `{name}` of '{file.name}' must hold numbers or text",
+                    found="Python objects",
+                    hint=f"text: save {name} as str (np.array({name}, dtype=str)); numbers: pad lists to one array [B, T]",
+                ) from error
             raise broken(error) from error
 
     with file.open("rb") as opened:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
 
 from testbed.core.errors import InputError
+from testbed.diagnosis import adapters
 from testbed.diagnosis.adapters.registry import ADAPTERS, adapter, choose_format
 from testbed.diagnosis.dump import load_dump, read_dump
 from testbed.diagnosis.report import diagnose
@@ -111,7 +114,72 @@ def test_a_missing_field_is_named(tmp_path, rng, name):
             load_dump(path, format_name=name)
         with pytest.raises(InputError, match="must be those of a known format") as caught:
             load_dump(path)
-        assert all(f"{other}: `" in str(caught.value) for other in (*ADAPTERS, "testbed"))
+        message = str(caught.value)
+        assert f"nearest is {name}, which lacks `{options[0]}`" in message
+        others = [other for other in ADAPTERS if other != name and f"nearest is {other}" in message]
+        assert others == [] and "logp_behavior" not in message
+        assert ("advantages of the clip-type rules" in message) is (options == adapter(name).needs[-1])
+
+
+def test_fields_of_no_format_list_every_format(tmp_path):
+    with pytest.raises(InputError) as caught:
+        choose_format(["x", "y"])
+    assert all(f"{name}: `" in str(caught.value) for name in (*ADAPTERS, "testbed"))
+
+
+def test_one_missing_score_is_counted_once(tmp_path, rng):
+    arrays = made.verl(made.truth(rng))
+    arrays["token_level_scores"][1, 2] = np.nan
+    with pytest.raises(InputError, match=r"NaN; found 1 such, the first at \(sequence 1, position 2\)"):
+        load_dump(made.write(tmp_path / "dump.npz", arrays))
+    trl = made.trl(made.truth(rng))
+    trl["advantages"][2] = np.nan
+    with pytest.raises(InputError, match=r"found 1 such, the first nan at \(sequence 2, position 0\)"):
+        load_dump(made.write(tmp_path / "trl.npz", trl))
+
+
+@pytest.mark.parametrize(("target", "behavior"), [("rollout_log_probs", None), (None, "old_log_probs")])
+def test_one_column_for_target_and_behavior_is_refused(tmp_path, rng, target, behavior):
+    path = made.write(tmp_path / "dump.npz", made.verl(made.truth(rng)))
+    with pytest.raises(InputError, match="must be two columns"):
+        load_dump(path, target=target, behavior=behavior)
+
+
+def test_an_object_array_says_how_to_save_it(tmp_path, rng):
+    arrays = made.verl(made.truth(rng))
+    path = made.write(tmp_path / "dump.npz", arrays | {"uid": arrays["uid"].astype(object)})
+    with pytest.raises(InputError, match=r"save uid as str \(np\.array\(uid, dtype=str\)\)"):
+        load_dump(path)
+
+
+@pytest.mark.parametrize("kind", [list, lambda uid: uid.astype(object)])
+def test_the_recipe_of_the_documentation_saves_a_batch_with_uid(tmp_path, rng, monkeypatch, kind):
+    text = (Path(adapters.__file__).parents[1] / "README.md").read_text(encoding="utf-8")
+    recipe = text.split("```python\n")[1].split("```")[0]
+    rows = made.truth(rng)
+    batch = {
+        name: kind(values) if name == "uid" else torch.from_numpy(values) for name, values in made.verl(rows).items()
+    }
+    monkeypatch.chdir(tmp_path)
+    exec(recipe, {"numpy": np, "batch": batch})
+    read = load_dump(tmp_path / "dump.npz")
+    assert read.group.tolist() == [0, 0, 1, 1, 2, 2]
+    assert read.lengths.tolist() == [len(row["token"]) for row in rows]
+
+
+def test_without_uid_a_note_says_that_groups_are_unknown(tmp_path, rng):
+    arrays = made.verl(made.truth(rng))
+    for names, noted in ((arrays.keys(), False), (arrays.keys() - {"uid"}, True)):
+        batch = load_dump(made.write(tmp_path / "dump.npz", {name: arrays[name] for name in names}))
+        note = next(f for f in diagnose(batch)["faults"] if f["check"] == "single_groups")
+        assert (note["fired"], note["kind"]) == (noted, "note")
+        assert ("group statistics cannot be computed" in note["says"]) is noted
+
+
+def test_the_alignment_of_areal_stands_in_the_documentation():
+    text = (Path(adapters.__file__).parents[1] / "README.md").read_text(encoding="utf-8")
+    assert "the presence of an `advantages` column decides" in text
+    assert "| `logprobs`, `loss_mask` | at t | at t - 1 |" in text
 
 
 def test_fields_of_two_trainers_ask_for_a_choice(tmp_path, rng):

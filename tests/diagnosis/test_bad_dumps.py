@@ -31,7 +31,7 @@ def without(*names):
 CASES = {
     "no target": (without("logp_target"), ["`logp_target`", "--target", "the columns sequence, prompt, position"]),
     "no behavior": (without("logp_behavior"), ["`logp_behavior`", "--behavior", "logp_proximal"]),
-    "no reward": (without("reward"), ["`reward`", "logp_target"]),
+    "no reward": (without("reward"), ["`reward`", "logp_target", "advantages of the clip-type rules"]),
     "no sequence": (without("sequence"), ["`sequence`", "position"]),
     "no position": (without("position"), ["`position`", "sequence"]),
     "gap in positions": (changed("position", 2, 5), ["0, 1, 2", "5 after 1 in sequence 7"]),
@@ -177,7 +177,7 @@ def test_npz_refuses_pickles_matrices_and_unequal_lengths(tmp_path, rng):
     for name, value, words in (
         ("logp_target", np.zeros((2, 5)), "one-dimensional; found shape (2, 5)"),
         ("logp_target", -np.ones(4), "all columns must have one length; found 4 in `logp_target`, 10"),
-        ("logp_target", np.array([{}] * 10, dtype=object), "readable npz file"),
+        ("logp_target", np.array([{}] * 10, dtype=object), "numbers or text; found Python objects"),
     ):
         np.savez(tmp_path / "dump.npz", **{**table, name: value})
         with pytest.raises(InputError) as caught:

@@ -137,3 +137,8 @@ def test_a_blind_detector_fails_the_study(monkeypatch):
     monkeypatch.setattr(truncated_mass, "BELOW", 0.0)
     monkeypatch.setattr(truncated_mass, "SCORE", 9.0)
     assert power.false_alarms("evaluation", 5)["accused"] == 5
+
+
+def test_either_side_may_have_the_temperature():
+    says = temperature.verdict({"slope": 2 * 0.45 / 2.45, "explained": 0.9, "proximal": 1.0})
+    assert "1.45 on the sampler's side or of 0.69 on the trainer's" in says

@@ -131,3 +131,32 @@ def test_an_infinite_ratio_has_no_bias_and_no_interval(batch):
     tis = next(r for r in effects["rules"] if r["rule"] == "tis")
     assert tis["saturated"] == 1 and tis["bias"] is None and tis["bias_interval"] is None
     assert tis["mean_weight_interval"] is not None
+
+
+def bin_record(name, low, mad, interval, **more):
+    found = {"low": interval[0], "high": interval[1]} if interval else None
+    return {
+        "gap": "mismatch", "bin": name, "low": low, "high": 1.0, "tokens": 99, "finite": 1.0, "median": 0.0, "q05": -1.0,
+        "q95": 1.0, "mad_eps": mad, "mad_log_k": mad, "mad_ratio": 1.0, "as_expected": True,
+        "intervals": found and {"mad_eps": found}, **more,
+    }  # fmt: skip
+
+
+def test_the_conclusion_is_that_of_the_intervals():
+    def says(*bins):
+        return displacement_section([bin_record(*each) for each in bins]).says
+
+    sure, unsure = ("p > 0.999", 0.999), ("p < 0.5", 0.0)
+    more = says((*unsure, 0.05, (0.04, 0.055)), (*sure, 0.075, (0.06, 0.09)))
+    assert "more where the trainer is surer" in more and "1.5 times as much" in more and "disjoint" in more
+    assert "less where the trainer is surer" in says((*unsure, 0.3, (0.2, 0.4)), (*sure, 0.1, (0.05, 0.15)))
+    assert says((*unsure, 0.05, (0.04, 0.07)), (*sure, 0.09, (0.06, 0.2))).startswith("No difference seen")
+    assert says((*unsure, 0.05, None), (*sure, 0.9, None)).startswith("Too few responses to tell")
+
+
+def test_the_sample_differs_as_its_table_says(records):
+    section = displacement_section(records)
+    shown = [r for r in records if r["gap"] == "mismatch"]
+    assert shown[0]["intervals"]["mad_eps"]["high"] < shown[3]["intervals"]["mad_eps"]["low"]
+    assert "more where the trainer is surer" in section.says
+    assert "1.62 here; 1.52, growing with confidence" in section.remarks[0]

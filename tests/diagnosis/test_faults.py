@@ -8,7 +8,9 @@ import pytest
 import torch
 
 from testbed.core.batch import SegmentedBatch
+from testbed.diagnosis.detectors.registry import DETECTORS
 from testbed.diagnosis.dump import load_dump
+from testbed.diagnosis.printed import report_sections
 from testbed.diagnosis.report import diagnose
 from testbed.sample_data import partial_rollouts_path
 
@@ -165,3 +167,26 @@ def test_segment_labels_may_be_any_numbers(healthy):
 def test_a_target_that_is_impossible_everywhere_is_no_shift(healthy):
     """With no finite pair left there is nothing to compare, and nothing to accuse."""
     assert "shift_by_one" not in fired(healthy.replaced(logp_target=torch.full_like(healthy.logp_target, -torch.inf)))
+
+
+def test_a_shift_is_said_first_and_areal_is_told_about_its_alignment(healthy):
+    record = diagnose(shifted_target(healthy).replaced(logp_proximal=None))
+    assert (record["faults"][0]["check"], record["faults"][0]["fired"]) == ("shift_by_one", True)
+    for name, told in (("areal", True), ("verl", False)):
+        first = report_sections(record | {"format": name})[1].remarks[0]
+        assert first.startswith("FAULT shift_by_one")
+        assert ("`advantages`" in first) is told
+    assert diagnose(healthy)["faults"][0]["check"] == "zero_variance"
+
+
+def test_each_detector_tells_its_measured_rates(healthy):
+    record = diagnose(shifted_target(healthy))
+    rates = {f["check"]: f["rates"] for f in record["faults"]}
+    assert {name for name, found in rates.items() if found is not None} == set(DETECTORS)
+    assert rates["version_tags"]["power"]["shuffled"] == {"named": 92, "dumps": 100}
+    assert rates["temperature"]["false_alarms"]["dumps"] == 2000
+    assert rates["low_precision"]["false_alarms"] is None  # a note accuses nobody
+    checks = report_sections(record)[1]
+    assert checks.remarks[0].endswith("(Power 100%, false alarms 0 of 2000.)")
+    assert "detectors: power 81 to 100%" in checks.remarks[-1]
+    assert "false alarms 0 of 2000 healthy simulated dumps" in checks.remarks[-1]

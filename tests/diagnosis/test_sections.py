@@ -98,3 +98,26 @@ def test_a_long_last_column_is_wrapped_under_itself():
     table = plain_lines(section)[3:]
     assert len(table) == 2
     assert table[1].startswith("     word")
+
+
+def test_terms_are_defined_where_they_are_used(sections):
+    told = {section.title: " ".join(section.remarks) for section in sections}
+    assert "E, the e-value: evidence that" in told["E[w] = 1?"]
+    assert "cannot tell which side drew" in told["E[w] = 1?"]
+    products = told["PRODUCTS THROUGH EACH SEGMENT"]
+    assert "effective of 128: (sum w)^2 / sum w^2" in products
+    assert "Pareto k: exponent" in products
+
+
+@pytest.mark.parametrize(
+    ("rule", "words"),
+    [
+        ("ais", ("ESS/n = (sum rho)^2", "CV = sd / mean")),
+        ("m2po", ("harmful: A>0 and rho>1", "active: not (")),
+        ("opsm", ("mean_s: over all tokens s of the response",)),
+        ("sis", ("testbed.NextTokenLaws",)),
+    ],
+)
+def test_cards_define_their_terms(rule, words):
+    text = " ".join(one_rule(rule)[0][0].remarks)
+    assert [word for word in words if word not in text] == []

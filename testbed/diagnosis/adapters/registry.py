@@ -6,6 +6,7 @@ import importlib
 
 from testbed.core.errors import InputError
 from testbed.diagnosis.adapters.trainer_format import Trainer, TrainerFormat
+from testbed.diagnosis.layouts import NEEDS_REWARDS
 from testbed.diagnosis.tables import Table
 
 NATIVE = "testbed"
@@ -31,7 +32,8 @@ def read_trainer(name: str, table: Table, target: str | None, behavior: str | No
             raise InputError(f"a dump needs a column `{chosen}` (chosen with {option})", found=_listed(table.names))
     lacking = adapter(name).missing(table.names, _stand_in(name, target, behavior))
     if lacking:
-        raise InputError(f"a dump of format {name} needs {', '.join(lacking)}", found=_listed(table.names))
+        why = _why(name, lacking)
+        raise InputError(f"a dump of format {name} needs {', '.join(lacking)}{why}", found=_listed(table.names))
     return importlib.import_module(f"testbed.diagnosis.adapters.{name}").read(table, target, behavior)
 
 
@@ -72,12 +74,34 @@ def choose_format(
         )
     if {target, behavior} <= set(names):  # both columns were chosen by name: the rest is asked for as our own
         return NATIVE
-    needs = "; ".join(f"{name}: {', '.join(adapter(name).missing([]))}" for name in ADAPTERS)
     raise InputError(
         "the fields of a dump must be those of a known format",
         found=_listed(names),
-        hint=f"{NATIVE}: `logp_behavior`, `logp_target`, `reward`; {needs}",
+        hint=_nearest(names, target, behavior),
     )
+
+
+def _nearest(names: list[str], target: str | None, behavior: str | None) -> str:
+    """Name the format with most of its needs met (then most of its other fields), and what it lacks."""
+    present = {}
+    for name in ADAPTERS:
+        met = sum(bool(set(options) & set(names)) for options in adapter(name).needs)
+        present[name] = (met, len(set(adapter(name).reads) & set(names)))
+    most = max(present.values())
+    if most[0] == 0:
+        needs = "; ".join(f"{name}: {', '.join(adapter(name).missing([]))}" for name in ADAPTERS)
+        return f"{NATIVE}: `logp_behavior`, `logp_target`, `reward`; {needs}"
+    parts = []
+    for name in (name for name in ADAPTERS if present[name] == most):
+        lacking = adapter(name).missing(names, _stand_in(name, target, behavior))
+        parts.append(f"nearest is {name}, which lacks {', '.join(lacking)}{_why(name, lacking)}")
+    return "; ".join(parts)
+
+
+def _why(name: str, lacking: list[str]) -> str:
+    """Say what rewards are for, where they are missing: the rest could do without."""
+    rewards = adapter(name).missing([])[-1]
+    return f" ({NEEDS_REWARDS})" if rewards in lacking else ""
 
 
 def _stand_in(name: str, target: str | None, behavior: str | None) -> tuple[str, ...]:

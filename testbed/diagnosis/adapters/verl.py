@@ -26,6 +26,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from testbed.core.errors import InputError
 from testbed.diagnosis.adapters.trainer_format import Masked, Trainer, TrainerFormat, three_policies
 from testbed.diagnosis.tables import Table
 
@@ -46,6 +47,7 @@ def read(table: Table, target: str | None, behavior: str | None) -> Trainer:
     fields = {name: at.tokens(column) for name, column in columns.items()}
     columns["reward"] = next(name for name in REWARDS if name in table.names)
     scores = at.tokens(columns["reward"])
+    _refuse_missing(columns["reward"], scores, at)
     fields |= {"sequence": at.row, "position": at.position, "reward": at.total(scores)}
     if np.bincount(at.row, weights=scores != 0).max(initial=0) > 1:
         fields["token_reward"], columns["token_reward"] = scores, columns["reward"]
@@ -61,3 +63,14 @@ def read(table: Table, target: str | None, behavior: str | None) -> Trainer:
         else:
             notes.append("some responses were drawn by several versions, and verl does not record which token by which")
     return Trainer(fields, columns, notes)
+
+
+def _refuse_missing(name: str, scores: np.ndarray, at: Masked) -> None:
+    """Refuse NaN before it is summed over its response."""
+    bad = np.flatnonzero(np.isnan(scores))
+    if len(bad):
+        raise InputError(
+            f"`{name}` must not be NaN",
+            found=f"{len(bad)} such, the first at (sequence {at.row[bad[0]]}, position {at.position[bad[0]]})",
+            hint="a missing value is not 0",
+        )

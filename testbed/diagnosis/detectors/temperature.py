@@ -60,5 +60,6 @@ def verdict(measured: dict[str, float]) -> str:
     )
     return (
         f"the sampler's log-odds are the trainer's divided by about {ratio:.2f} ({measured['explained']:.0%} of their "
-        f"differences): temperature {ratio:.2f} was applied on one side only{other}"
+        f"differences): a temperature of {ratio:.2f} on the sampler's side or of "
+        f"{1 / ratio:.2f} on the trainer's, which the other side does not apply{other}"
     )

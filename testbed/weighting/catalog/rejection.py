@@ -81,7 +81,7 @@ ENTRIES = (
         parameters={"delta": 1e-4, "weight": "one"},
         needs_advantage=True,
         summary="Drop responses of negative advantage that the target has moved away from",
-        formula="1{not (A_t<0, mean_s(log behavior_s - log target_s) > delta)}",
+        formula="1{not (A_t<0, mean_s(log behavior_s - log target_s) > delta)}; mean_s: over all tokens s of the response",
         source="DeepSeek-V3.2, arXiv 2512.02556; delta from slime",
         differs="the old policy is the sampler here and in TRL, in slime the trainer's copy of it unless told otherwise",
     ),

@@ -36,7 +36,8 @@ ENTRIES = (
         granularities=GRANULARITIES,
         parameters={"alpha": "auto", "kl_scale": 0.01},
         summary="Adaptive importance sampling: one mixture of no correction and the whole one, chosen per batch",
-        formula="(1 - alpha) + alpha rho_t; auto: alpha = ESS/n (1 - exp(-KL/kl_scale)) / (1 + CV)",
+        formula="(1 - alpha) + alpha rho_t; auto: alpha = ESS/n (1 - exp(-KL/kl_scale)) / (1 + CV); "
+        "ESS/n = (sum rho)^2 / (n sum rho^2), CV = sd / mean and KL = mean of rho - 1 - log rho, over the batch's n ratios",
         source="AIS, arXiv 2605.13907 (its three diagnostics; how they combine is our reading)",
         theorems=("C13",),
         differs="only in its authors' own code; the error-optimal alpha is in `testbed.estimators.interpolation`",

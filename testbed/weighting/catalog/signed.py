@@ -10,7 +10,8 @@ ENTRIES = (
         needs_advantage=True,
         summary="PPO clip whose window meets a budget on the mean squared log ratio of tokens moved with their advantage",
         formula="rho_t 1{active in [min(e^-tau, 1-eps_low), max(e^tau, 1+eps_high)]}; "
-        "auto: mean of min(log^2 rho, tau^2) over harmful tokens = budget",
+        "auto: mean of min(log^2 rho, tau^2) over harmful tokens = budget; harmful: A>0 and rho>1, or A<0 and rho<1 (moved "
+        "as A pushes); active: not (A>0 and rho above the window, or A<0 and rho below it)",
         source="M2PO, arXiv 2510.01161 and its code",
         differs="its code takes the largest log ratio below the root as tau, and the sign of the first token's advantage; "
         "AReaL's rule of this name drops the largest squared deviations whatever the sign, until the mean is met",
