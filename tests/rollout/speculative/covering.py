@@ -17,7 +17,7 @@ def covering_design(factors):
     missing = {frozenset(((a, x), (b, y))) for a, b in combinations(names, 2) for x in factors[a] for y in factors[b]}
     cases = []
     while missing:
-        case = dict(min(missing, key=lambda pair: sorted(map(str, pair))))
+        case = dict(sorted(min(missing, key=lambda pair: sorted(map(str, pair)))))
         for name in names:
             if name not in case:
                 gain = {
@@ -26,5 +26,5 @@ def covering_design(factors):
                 }
                 case[name] = max(factors[name], key=lambda level: gain[level])
         missing -= pairs(case)
-        cases.append(case)
+        cases.append({name: case[name] for name in names})  # one order, whatever the hashes
     return cases
