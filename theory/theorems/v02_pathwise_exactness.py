@@ -105,7 +105,7 @@ def _derivation(prefixes: tuple[Prefix, ...], responses: tuple[Prefix, ...], row
             Step("one_pass_or_the_next", tokens(True),
                  "position t of response i is decided at the node whose path is what came before; it lies in the tree of one "
                  "pass (d = 1, for whatever reason) or is the root of the next; the law and the noise of key (i, t) are the same",
-                 tex=r"y_t = \sum_h 1_h\,[d_h\,e_h + (1-d_h)\,e_h],\quad e_h = \arg\max_v(\log p(v|h) + G_{i,t,v})"),
+                 tex=r"y_t = \sum_h 1_h\,[d_h\,e_h + (1-d_h)\,e_h],\quad e_h = \mathrm{argmax}_v(\log p(v|h) + G_{i,t,v})"),
             Step("once", tokens(False), "either way one draw, the same one", tex=r"y_t = \sum_h 1_h\,e_h"),
             Step("autoregressive", [nested(row, (), t) for row in range(ROWS) for t in range(horizon)],
                  "which is asking node after node", quantity="tokens", tex=r"y_t = e_{y_1 \dots y_{t-1}}"),
