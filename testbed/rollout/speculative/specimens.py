@@ -23,7 +23,13 @@ from testbed.rollout.speculative.verify.laws import acceptance, residual
 from testbed.rollout.speculative.verify.protocol import Proposal, Verified, flip
 from testbed.rollout.speculative.verify.rounds import try_children
 from testbed.rollout.speculative.verify.specinfer import specinfer
-from testbed.rollout.speculative.verify.token_rejection import chances, ended, require_chain, token_rejection
+from testbed.rollout.speculative.verify.token_rejection import (
+    accept_in_order,
+    chances,
+    ended,
+    require_chain,
+    token_rejection,
+)
 from testbed.rollout.speculative.verify.walk import Walk
 
 
@@ -44,7 +50,7 @@ def spec_rl(proposal: Proposal, chooser: Chooser, lenience: float = 0.0) -> Veri
     require_chain(proposal)
     p, q = proposal.tables()
     accept = chances(math.exp(lenience) * p, q, proposal.tokens)
-    walk = _accept_in_order(proposal, chooser, accept)
+    walk = accept_in_order(proposal, chooser, accept)
     return walk.finish(chooser, p[walk.every, walk.accepted])
 
 
@@ -165,14 +171,14 @@ def typical_acceptance(proposal: Proposal, chooser: Chooser, threshold: float = 
         p = proposal.target_law(every, torch.full_like(every, i - 1))
         bar = (scale * torch.exp(torch.special.entr(p).sum(1).neg())).clamp(max=threshold)
         accept[:, i] = (p.gather(1, proposal.tokens[:, i : i + 1].clamp(min=0))[:, 0] > bar).double()
-    walk = _accept_in_order(proposal, chooser, accept)
+    walk = accept_in_order(proposal, chooser, accept)
     return walk.finish(chooser, proposal.target_law(walk.every, walk.node))
 
 
 def always_accepted(proposal: Proposal, chooser: Chooser) -> Verified:
     """Compare with a coin that is always 0: the law is the drafter's."""
     require_chain(proposal)
-    walk = _accept_in_order(proposal, chooser, (proposal.tokens >= 0).double())
+    walk = accept_in_order(proposal, chooser, (proposal.tokens >= 0).double())
     return walk.finish(chooser, proposal.target_law(walk.every, walk.node))
 
 
@@ -189,18 +195,6 @@ def argmax_draft(drafter: Policy, prefix: Int64[Tensor, "B t"], length: int) -> 
     laws.append(torch.full((len(prefix), drafter.vocab_size), -torch.inf, dtype=torch.float64, device=prefix.device))
     parent = torch.arange(length, device=prefix.device) - 1
     return DrawnDraft(tokens=tokens, parent=parent, drafter=torch.stack(laws, 1))
-
-
-def _accept_in_order(proposal: Proposal, chooser: Chooser, accept: Float[Tensor, "B N"]) -> Walk:
-    walk = Walk(proposal)
-    live = walk.every
-    for i in range(proposal.tokens.shape[1]):
-        live = live[proposal.tokens[live, i] >= 0]
-        place = torch.full_like(live, i)
-        taken = flip(chooser, accept[live, i], proposal.coin_key(live, place))
-        live = live[taken]
-        walk.move(live, to=place[taken])
-    return walk
 
 
 def _beyond(law: Float[Tensor, "b V"], start: Float[Tensor, " b"]) -> Tensor:

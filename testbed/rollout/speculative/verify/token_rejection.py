@@ -46,7 +46,14 @@ def token_rejection(proposal: Proposal, chooser: Chooser) -> Verified:
     """
     require_chain(proposal)
     p, q = proposal.tables()
-    accept = chances(p, q, proposal.tokens)
+    walk = accept_in_order(proposal, chooser, chances(p, q, proposal.tokens))
+    at = walk.accepted
+    rest = residual(p[walk.every, at], q[walk.every, at])[0]
+    return walk.finish(chooser, torch.where(ended(proposal, at)[:, None], p[walk.every, at], rest))
+
+
+def accept_in_order(proposal: Proposal, chooser: Chooser, accept: Float[Tensor, "B N"]) -> Walk:
+    """Walk down each chain while its tokens are accepted, token i with probability accept[:, i]; one coin per token tried."""
     walk = Walk(proposal)
     live = walk.every
     for i in range(proposal.tokens.shape[1]):
@@ -55,9 +62,7 @@ def token_rejection(proposal: Proposal, chooser: Chooser) -> Verified:
         taken = flip(chooser, accept[live, i], proposal.coin_key(live, place))
         live = live[taken]
         walk.move(live, to=place[taken])
-    at = walk.accepted
-    rest = residual(p[walk.every, at], q[walk.every, at])[0]
-    return walk.finish(chooser, torch.where(ended(proposal, at)[:, None], p[walk.every, at], rest))
+    return walk
 
 
 def chances(p: Float[Tensor, "B M V"], q: Float[Tensor, "B M V"], tokens: Int64[Tensor, "B N"]) -> Float[Tensor, "B N"]:
