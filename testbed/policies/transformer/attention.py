@@ -54,7 +54,7 @@ def keys_and_values(
     numerics: Numerics,
 ) -> tuple[Float[Tensor, "B c H D"], Float[Tensor, "B c H D"]]:
     """Return what a cache keeps of these tokens: their rotated keys and their values."""
-    shape = (*x.shape[:-1], config.heads, config.head_width)
+    shape = (*x.shape[:-1], config.kept_heads, config.head_width)
     key = linear(x, weights[at + "key"], numerics).reshape(shape)
     value = linear(x, weights[at + "value"], numerics).reshape(shape)
     return rotated(key, positions, config, numerics), value
@@ -73,11 +73,16 @@ def attend(
 ) -> Float[Tensor, "B c d"]:
     """Attention of each token to the visible slots, through the output projection.
 
-    out = W_o concat_h sum_s softmax_s(q_h . k_hs / sqrt(D)) v_hs
+    out = W_o concat_h sum_s softmax_s(q_h . k_gs / sqrt(D)) v_gs,  g the head of keys that h reads
+
+    Queries that read one head of keys are rows of one product.
     """
-    query = linear(x, weights[at + "query"], numerics).reshape(*x.shape[:-1], config.heads, config.head_width)
+    batch, count = x.shape[:2]
+    query = linear(x, weights[at + "query"], numerics).reshape(batch, count, config.heads, config.head_width)
     query = rotated(query, positions, config, numerics).transpose(1, 2)  # [B, H, c, D]
+    sharing = config.heads // config.kept_heads
+    query = query.reshape(batch, config.kept_heads, sharing * count, config.head_width)
     scores = product(query, key.permute(0, 2, 3, 1), numerics).to(numerics.wide) * config.head_width**-0.5
-    share = softmax(scores, visible[:, None], numerics).to(x.dtype)
-    mixed = product(share, value.transpose(1, 2), numerics).transpose(1, 2)
-    return linear(mixed.reshape(x.shape), weights[at + "output"], numerics)
+    share = softmax(scores, visible.repeat(1, sharing, 1)[:, None], numerics).to(x.dtype)
+    mixed = product(share, value.transpose(1, 2), numerics).reshape(batch, config.heads, count, config.head_width)
+    return linear(mixed.transpose(1, 2).reshape(x.shape), weights[at + "output"], numerics)

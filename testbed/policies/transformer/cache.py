@@ -33,7 +33,7 @@ class KeyValueCache:
     def __init__(
         self, config: TransformerConfig, rows: int, slots: int, dtype: torch.dtype, device: torch.device | str = "cpu"
     ) -> None:
-        shape = (rows, slots, config.heads, config.head_width)
+        shape = (rows, slots, config.kept_heads, config.head_width)
         self.keys = [torch.zeros(shape, dtype=dtype, device=device) for _ in range(config.layers)]
         self.values = [torch.zeros(shape, dtype=dtype, device=device) for _ in range(config.layers)]
 

@@ -16,6 +16,7 @@ class TransformerConfig:
     vocab_size : int          V; the input vocabulary has one more id, V itself, which starts every context
     width : int               residual stream, a multiple of 2 * heads
     layers, heads : int
+    key_heads : int | None    heads of keys and values, a divisor of heads, each shared by heads / key_heads queries; None = heads
     hidden : int              inner width of a feed-forward layer, or of each expert
     experts : int             0 = dense; otherwise experts per layer
     experts_per_token : int   experts that act on a token (ignored when dense)
@@ -25,7 +26,7 @@ class TransformerConfig:
 
     Raises
     ------
-    InputError   sizes below 1, a head width that is odd or no integer, more experts per token than experts
+    InputError   sizes below 1, a head width that is odd or no integer, key heads that do not divide the heads, more experts per token than experts
 
     Examples
     --------
@@ -45,6 +46,7 @@ class TransformerConfig:
     context: int = 128
     rope_base: float = 10_000.0
     epsilon: float = 1e-6
+    key_heads: int | None = None
 
     def __post_init__(self) -> None:
         for name in ("vocab_size", "width", "layers", "heads", "hidden", "experts_per_token", "context"):
@@ -52,10 +54,17 @@ class TransformerConfig:
                 raise InputError(f"`{name}` must be >= 1", found=getattr(self, name))
         if self.width % (2 * self.heads):
             raise InputError("`width` must be a multiple of 2 * heads", found=f"{self.width} for {self.heads} heads")
+        if self.key_heads is not None and (self.key_heads < 1 or self.heads % self.key_heads):
+            raise InputError(f"`key_heads` must divide the {self.heads} heads", found=self.key_heads)
         if self.experts < 0 or 0 < self.experts < self.experts_per_token:
             raise InputError(f"`experts` must be 0 or at least {self.experts_per_token}", found=self.experts)
         if not (self.rope_base > 0 and self.epsilon > 0):
             raise InputError("`rope_base` and `epsilon` must be > 0", found=f"{self.rope_base}, {self.epsilon}")
+
+    @property
+    def kept_heads(self) -> int:
+        """Heads whose keys and values a cache keeps."""
+        return self.heads if self.key_heads is None else self.key_heads
 
     @property
     def head_width(self) -> int:
@@ -65,11 +74,13 @@ class TransformerConfig:
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """Shape of every weight, in the order of the flat parameter vector; the last axis is the one summed over."""
         d, f, e = self.width, self.hidden, self.experts
+        kept = self.kept_heads * self.head_width
         out: dict[str, tuple[int, ...]] = {"embedding": (self.vocab_size + 1, d)}
         for layer in range(self.layers):
             at = f"layer{layer}."
             out |= {at + "attention_norm": (d,)}
-            out |= {at + name: (d, d) for name in ("query", "key", "value", "output")}
+            rows = {"query": d, "key": kept, "value": kept, "output": d}
+            out |= {at + name: (count, d) for name, count in rows.items()}
             out |= {at + "feed_forward_norm": (d,)}
             if e:
                 out |= {at + "router": (e, d), at + "gate": (e, f, d), at + "up": (e, f, d), at + "down": (e, d, f)}

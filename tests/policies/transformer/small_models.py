@@ -9,7 +9,8 @@ from testbed.policies.transformer import Numerics, Transformer, TransformerConfi
 V, T = 7, 5
 DENSE = TransformerConfig(vocab_size=V, width=16, layers=2, heads=2, hidden=12)
 MIXTURE = TransformerConfig(vocab_size=V, width=16, layers=2, heads=2, hidden=8, experts=8)
-CONFIGS = {"dense": DENSE, "mixture": MIXTURE}
+GROUPED = TransformerConfig(vocab_size=V, width=16, layers=2, heads=4, key_heads=2, hidden=12)
+CONFIGS = {"dense": DENSE, "mixture": MIXTURE, "grouped": GROUPED}
 PROMPTS = torch.tensor([[1, 2, 3, 4], [5, 6, 0, 0], [0, 0, 0, 0], [6, 1, 2, 0], [3, 0, 0, 0]])
 LENGTHS = torch.tensor([4, 2, 0, 3, 1])
 
@@ -51,8 +52,10 @@ def plain_laws(model, context):
         mixed = [torch.zeros(c.width).double() for _ in stream]
         for head in range(c.heads):
             cut = slice(head * c.head_width, (head + 1) * c.head_width)
-            key = [turn((w[at + "key"] @ x)[cut], s) for s, x in enumerate(normed)]
-            value = [(w[at + "value"] @ x)[cut] for x in normed]
+            read = head * c.kept_heads // c.heads  # queries that share a head of keys stand side by side
+            kept = slice(read * c.head_width, (read + 1) * c.head_width)
+            key = [turn((w[at + "key"] @ x)[kept], s) for s, x in enumerate(normed)]
+            value = [(w[at + "value"] @ x)[kept] for x in normed]
             for t, x in enumerate(normed):
                 query = turn((w[at + "query"] @ x)[cut], t)
                 score = torch.stack([query @ key[s] for s in range(t + 1)]) / math.sqrt(c.head_width)
