@@ -26,7 +26,8 @@ class TransformerConfig:
 
     Raises
     ------
-    InputError   sizes below 1, a head width that is odd or no integer, key heads that do not divide the heads, more experts per token than experts
+    InputError   sizes below 1, a head width that is odd or no integer, key heads that do not divide the heads, more experts per
+                 token than experts
 
     Examples
     --------
