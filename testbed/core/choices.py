@@ -20,6 +20,10 @@ from testbed.core.seeds import SeedTree
 Result = TypeVar("Result")
 
 
+class NotALaw(InputError):
+    """Probabilities that are none: what a policy with weights gone to NaN or infinity offers."""
+
+
 @runtime_checkable
 class Chooser(Protocol):
     """Draws one index per row of a table of probabilities."""
@@ -35,7 +39,7 @@ def checked(probs: Float[Tensor, "B V"]) -> Float[Tensor, "B V"]:
     if p.numel() and not (  # a NaN or an infinity fails the comparison with the sum
         float(p.min()) >= 0 and float((p.sum(-1) - 1).abs().max()) <= 1e-6
     ):
-        raise InputError(
+        raise NotALaw(
             "each row of `probs` must be non-negative and sum to 1",
             found=f"sums from {float(p.sum(-1).min()):.6g} to {float(p.sum(-1).max()):.6g}, least entry {float(p.min()):.6g}",
             hint="did you pass logits or log-probabilities?",

@@ -1,0 +1,143 @@
+"""Everything that a GRPO run is made of, as plain values: the same settings, and the same seed, are the same run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from testbed.core.errors import InputError
+from testbed.training.fields import from_plain, require_choice, require_number, require_whole
+from testbed.weighting.rules import RULES
+
+NOISES = ("gaussian", "laplace", "student", "dense", "moe", "confident_moe")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GRPOConfig:
+    """Settings of a run.
+
+    Parameters
+    ----------
+    task, task_params             a task of `testbed.environments`, and its parameters
+    width, layers, heads, hidden, experts   of the transformer; experts = 0 is dense
+    warm, warm_seed               reward at which the supervised start stops (0: random weights), and its seed
+    rule, rule_params             weighting rule and its parameters
+    baseline, scale               of the advantage: see `group_advantage`
+    normalizer, denominator, constant   of the loss: see `policy_loss`
+    updates : int                 updates of the trainer, one per batch
+    prompts, responses : int      prompts per batch, responses per prompt
+    minibatches, epochs : int     optimizer steps per update: each epoch passes once over the batch, in so many parts
+    rate, betas, decay            of AdamW (decay 0: Adam)
+    clip_norm : float | None      largest gradient norm; None: as it comes
+    system, system_params         who generates when: a preset of `testbed.rollout.systems`, and its changes
+    engine, nodes                 "plain", or "speculative" with so many candidates (synchronous only)
+    sampler, trainer : mapping    `Numerics` of the two engines, by field
+    temperature, top_p            of the sampler
+    noise, noise_scale            noise on the sampler's logits, one of NOISES ("" for none) with its parameters' defaults,
+                                  times a factor; drawn anew for every version of the weights
+    evaluate_every, evaluate_prompts   updates between evaluations, and prompts of each (one sampled response per prompt)
+    collapse : float              share of its best evaluation below which a run has collapsed at its end
+
+    Raises
+    ------
+    InputError   naming the field, its value and what is allowed
+
+    Examples
+    --------
+    >>> GRPOConfig.of({"rule": "cis", "updates": 10}).rule
+    'cis'
+    >>> GRPOConfig.of({"scale": "sd"})
+    Traceback (most recent call last):
+    ...
+    testbed.core.errors.InputError: `scale` must be one of none, std; found 'sd' (did you mean std?)
+    """
+
+    task: str = "addition"
+    task_params: Mapping[str, Any] = field(default_factory=dict)
+    width: int = 32
+    layers: int = 2
+    heads: int = 4
+    hidden: int = 64
+    experts: int = 0
+    warm: float = 0.4
+    warm_seed: int = 0
+    rule: str = "ppo_clip"
+    rule_params: Mapping[str, Any] = field(default_factory=dict)
+    baseline: str = "group_mean"
+    scale: str = "std"
+    normalizer: str = "token_mean"
+    denominator: str = "original"
+    constant: float | None = None
+    updates: int = 150
+    prompts: int = 8
+    responses: int = 8
+    minibatches: int = 1
+    epochs: int = 1
+    rate: float = 1e-3
+    betas: tuple[float, float] = (0.9, 0.99)
+    decay: float = 0.0
+    clip_norm: float | None = 1.0
+    system: str = "synchronous"
+    system_params: Mapping[str, Any] = field(default_factory=dict)
+    engine: str = "plain"
+    nodes: int = 0
+    sampler: Mapping[str, Any] = field(default_factory=lambda: {"dtype": "float32"})
+    trainer: Mapping[str, Any] = field(default_factory=lambda: {"dtype": "float32"})
+    temperature: float = 1.0
+    top_p: float = 1.0
+    noise: str = ""
+    noise_scale: float = 1.0
+    evaluate_every: int = 10
+    evaluate_prompts: int = 256
+    collapse: float = 0.5
+
+    def __post_init__(self) -> None:
+        require_choice("rule", self.rule, RULES)
+        for name in self.rule_params:
+            require_choice(f"rule_params of {self.rule}", name, RULES[self.rule].parameters)
+        require_choice("baseline", self.baseline, ("none", "group_mean", "leave_one_out"))
+        require_choice("scale", self.scale, ("none", "std"))
+        require_choice("normalizer", self.normalizer, ("token_mean", "sequence_mean", "constant"))
+        require_choice("denominator", self.denominator, ("original", "kept"))
+        require_choice("engine", self.engine, ("plain", "speculative"))
+        require_choice("noise", self.noise, ("", *NOISES))
+        for name in ("width", "layers", "heads", "hidden", "updates", "prompts", "responses", "minibatches", "epochs"):
+            require_whole(name, getattr(self, name), 1)
+        for name in ("evaluate_every", "evaluate_prompts"):
+            require_whole(name, getattr(self, name), 1)
+        for name in ("experts", "nodes", "warm_seed"):
+            require_whole(name, getattr(self, name), 0)
+        for name in ("rate", "temperature"):
+            require_number(name, getattr(self, name), positive=True)
+        for name in ("decay", "noise_scale"):
+            require_number(name, getattr(self, name))
+        for name in ("warm", "collapse"):
+            require_number(name, getattr(self, name), most=1.0)
+        require_number("top_p", self.top_p, most=1.0, positive=True)
+        if self.clip_norm is not None:
+            require_number("clip_norm", self.clip_norm, positive=True)
+        if self.constant is not None and self.normalizer != "constant":
+            raise InputError(
+                "`constant` goes with normalizer 'constant'", found=f"{self.constant} with {self.normalizer}"
+            )
+        if len(self.betas) != 2 or not all(0 <= beta < 1 for beta in self.betas):
+            raise InputError("`betas` must be two numbers in [0, 1)", found=self.betas)
+        if self.minibatches > self.prompts * self.responses:
+            raise InputError("`minibatches` must not exceed the responses of a batch", found=self.minibatches)
+        if self.engine == "speculative" and self.system != "synchronous":
+            raise InputError("`engine` = 'speculative' needs `system` = 'synchronous'", found=repr(self.system))
+
+    @property
+    def batch(self) -> int:
+        """Responses of an update."""
+        return self.prompts * self.responses
+
+    @staticmethod
+    def of(values: Mapping[str, Any], place: str = "") -> GRPOConfig:
+        """Read settings from plain values."""
+        return from_plain(GRPOConfig, values, place)
+
+    def plain(self) -> dict[str, Any]:
+        """Every field as a plain value; `of` reads it back."""
+        return asdict(self) | {"betas": list(self.betas)}

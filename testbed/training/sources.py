@@ -1,0 +1,95 @@
+"""Where a trainer's batches come from: responses of the weights of the moment, or whatever an asynchronous system delivers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import torch
+from jaxtyping import Int64
+from torch import Tensor
+
+from testbed.core.batch import SegmentedBatch
+from testbed.core.choices import RandomChooser
+from testbed.core.errors import InputError
+from testbed.core.seeds import SeedTree
+from testbed.environments.base import Environment
+from testbed.policies.base import Policy
+from testbed.policies.transformer.policy import TransformerPolicy
+from testbed.rollout.engine import rollout
+from testbed.rollout.speculative.drafters import HeadDrafter
+from testbed.rollout.speculative.engine import speculative_rollout
+from testbed.rollout.speculative.heads import FutureHeads
+from testbed.training.grpo_config import GRPOConfig
+
+
+class Source(Protocol):
+    """What hands batches to a trainer."""
+
+    def next_batch(self) -> SegmentedBatch:
+        """Return the next batch, with `version`."""
+        ...
+
+    def updated(self, policy: Policy) -> None:
+        """Take note that the trainer has made an update, and of the sampler's policy with the new weights."""
+        ...
+
+    def state(self) -> dict[str, Any]:
+        """Everything a later run needs to go on: tensors and plain values."""
+        ...
+
+    def restore(self, state: dict[str, Any], policy: Callable[[Any], Policy]) -> None:
+        """Go on from a state; `policy` makes a sampler of kept weights."""
+        ...
+
+
+class OnPolicySource:
+    """Every batch is written by the weights of the moment; a batch is a function of seed, version and weights.
+
+    Parameters
+    ----------
+    config : GRPOConfig
+    env : Environment               a task with prompts
+    policy : Policy                 sampler of version 0
+    prompts : Int64[Tensor, " n"]   prompts to draw from
+    seed : SeedTree                 address of prompts and draws
+    """
+
+    def __init__(
+        self, config: GRPOConfig, env: Environment, policy: Policy, prompts: Int64[Tensor, " n"], seed: SeedTree
+    ) -> None:
+        self.config, self.env, self.policy, self.prompts, self.seed = config, env, policy, prompts, seed
+        self.version = 0
+
+    def next_batch(self) -> SegmentedBatch:
+        """Draw prompts, and a group of responses to each."""
+        seed, n = self.seed["update"][self.version], self.config.batch
+        asked = torch.randint(len(self.prompts), (self.config.prompts,), generator=seed["prompts"].torch_generator())
+        group = self.prompts[asked].repeat_interleave(self.config.responses)
+        chooser = RandomChooser(seed["draws"])
+        if self.config.engine == "plain":
+            batch = rollout(self.env, self.policy, n, chooser, group=group)
+        else:
+            drafter = HeadDrafter(FutureHeads.of(_transformer(self.policy))) if self.config.nodes else None
+            nodes = self.config.nodes
+            batch = speculative_rollout(self.env, self.policy, n, chooser, drafter=drafter, nodes=nodes, group=group)
+        return batch.replaced(version=torch.where(batch.mask, self.version, -1))
+
+    def updated(self, policy: Policy) -> None:
+        """Write the next batch with the new weights."""
+        self.policy, self.version = policy, self.version + 1
+
+    def state(self) -> dict[str, Any]:
+        """The version: weights are the trainer's own."""
+        return {"version": self.version}
+
+    def restore(self, state: dict[str, Any], policy: Callable[[Any], Policy]) -> None:
+        """Go on from a version, with the trainer's weights."""
+        self.version, self.policy = state["version"], policy(None)
+
+
+def _transformer(policy: Policy) -> TransformerPolicy:
+    inner = getattr(policy, "policy", policy)
+    if not isinstance(inner, TransformerPolicy):
+        raise InputError("engine 'speculative' needs a sampler without noise", found=type(inner).__name__)
+    return inner

@@ -1,0 +1,195 @@
+"""A run is a function of its settings, its gradient has the mean of its estimator, and divergence is an outcome."""
+
+import math
+
+import pytest
+import torch
+
+from testbed import RULES, MissingField, weigh
+from testbed.core.choices import RandomChooser
+from testbed.core.errors import InputError
+from testbed.core.seeds import SeedTree
+from testbed.estimators import loss as loss_module
+from testbed.rollout import rollout
+from testbed.stats.gates import MeanGate
+from testbed.training import grpo
+from testbed.training.checkpoints import load_checkpoint, save_checkpoint
+from testbed.training.sources import OnPolicySource
+from tests.training.grpo_worlds import EXACT, TASK, made, model, ran
+
+FIXED = {"sampler": {"dtype": "float32", "reduction": "fixed"}, "trainer": {"dtype": "float32", "reduction": "fixed"}}
+
+
+# ------------------------------------------------------------------------------------------------ on-policy
+def surrogate(rule):
+    """What a clip-type rule's loss is made of, None for others."""
+    run = made(**FIXED)
+    batch, _ = run._scored(run.source.next_batch())
+    return weigh(rule, batch, advantage=batch.reward).objective
+
+
+def neutral(rule):
+    """Whether a rule leaves on-policy tokens alone: weight exactly 1, nothing rejected."""
+    run = made(**FIXED)
+    batch, _ = run._scored(run.source.next_batch())
+    try:
+        weights = weigh(rule, batch, advantage=torch.tensor([1.0, -1.0]).repeat(batch.batch_size // 2))
+    except MissingField:
+        return False
+    return bool(((weights.value == 1) | ~batch.mask).all() and (weights.gate == batch.mask).all())
+
+
+def weights_after(rule, **settings):
+    run = ran(rule=rule, updates=3, rate=1e-2, **settings)
+    return run.model.vector(), run.curve["loss"], run
+
+
+def test_rules_whose_weight_is_1_train_the_same_weights_bit_for_bit():
+    rules = [rule for rule in RULES if neutral(rule)]
+    assert len(rules) >= 25 and {"exact", "tis", "cis", "ppo_clip", "decoupled_ppo", "gspo", "spire"} <= set(rules)
+    truth, losses, run = weights_after("none", **FIXED)
+    assert max(run.curve["max_log_k"]) == 0 and not torch.equal(truth, model().vector())
+    for rule in rules:
+        found, found_losses, run = weights_after(rule, **FIXED)
+        assert torch.equal(found, truth), rule
+        assert max(run.curve["acted"]) == 0 and set(run.curve["ess_raw"]) == {1.0}, rule
+        if surrogate(rule) is None:  # a surrogate has another value and the same slope
+            assert found_losses == losses, rule
+
+
+def test_a_mismatch_of_engines_separates_the_rules():
+    settings = {"sampler": {"dtype": "bfloat16"}, "trainer": {"dtype": "float32"}}
+    none, _, _ = weights_after("none", **settings)
+    exact, _, run = weights_after("exact", **settings)
+    assert not torch.equal(none, exact) and max(run.curve["max_log_k"]) > 1e-3
+
+
+# ------------------------------------------------------------------------------------------------ the gradient
+class Stale(OnPolicySource):
+    """Batches written by other weights than those trained, one response per prompt."""
+
+    def __init__(self, run):
+        behavior = run.engines.sampler(model(7, torch.float64), 0)
+        super().__init__(run.config, run.env, behavior, run.prompts, run.seed["source"])
+
+
+PLAIN = {"baseline": "none", "scale": "none", "normalizer": "constant", "responses": 1, "prompts": 64, **EXACT}
+
+
+def gradient(run, batch, advantage):
+    """Flat gradient of the loss of a batch."""
+    run.optimizer.zero_grad()
+    run.loss(batch, advantage).backward()
+    return torch.cat([w.grad.reshape(-1) for w in run.model.parameters()])
+
+
+def every_response(run):
+    """All responses to all prompts as one batch that the sampler could have recorded, and the probability of each."""
+    every = torch.cartesian_prod(*[torch.arange(14)] * TASK.horizon)
+    ended = (every == TASK.eos).cumsum(1)
+    mask = ended - (every == TASK.eos).long() == 0
+    first = torch.unique(torch.where(mask, every, 0) + 100 * (~mask).long(), dim=0)  # one of each, padding apart
+    tokens, mask = first % 100, first < 100
+    group = run.prompts.repeat_interleave(len(tokens))
+    tokens, mask = tokens.repeat(len(run.prompts), 1), mask.repeat(len(run.prompts), 1)
+    batch = rollout(TASK, run.source.policy, len(tokens), RandomChooser(0), group=group)
+    with torch.no_grad():
+        drawn = torch.where(mask, run.source.policy.at(group).score(tokens), 0.0)
+    batch = batch.replaced(
+        tokens=torch.where(mask, tokens, 0), mask=mask, segment=torch.where(mask, 0, -1), logp_behavior=drawn,
+        logp_target=drawn, reward=TASK.reward(tokens, mask, group), version=torch.where(mask, 0, -1),
+    )  # fmt: skip
+    return run._scored(batch)[0], drawn.sum(1).exp() / len(run.prompts)
+
+
+@pytest.mark.parametrize("rule", ["tis", "sequence_product", "ppo_clip"])
+def test_the_measured_gradient_has_the_enumerated_mean_of_its_estimator(rule, seed):
+    run = made(seed=seed, source=Stale, weights=model(0, torch.float64), rule=rule, constant=64.0, **PLAIN)
+    batch, chance = every_response(run)
+    assert abs(float(chance.sum()) - 1) < 1e-12
+    along = torch.randn(run.model.parameter_count, generator=SeedTree("along").torch_generator(), dtype=torch.float64)
+    one = [batch.select(torch.tensor([row])) for row in range(batch.batch_size)]
+    terms = torch.stack([64 * gradient(run, row, row.reward) @ along if float(row.reward) else torch.tensor(0.0).double() for row in one])  # fmt: skip # noqa: E501
+    mean = float(chance @ terms)
+    variance = float(chance @ terms.square()) - mean**2
+    gate = MeanGate(
+        name=f"grpo gradient {rule}", mean=mean, variance=variance / 64, low=float(terms.min()),
+        high=float(terms.max()), effect=0.25 * variance**0.5,
+    )  # fmt: skip
+    drawn = []
+    for version in range(gate.sample_size()):
+        run.source.version = version
+        sample, _ = run._scored(run.source.next_batch())
+        drawn.append(gradient(run, sample, sample.reward) @ along)
+    assert gate.decide(torch.stack(drawn)).passed
+    forgotten = torch.stack(drawn) * 0 + mean + 0.25 * variance**0.5  # what the gate is declared to notice
+    assert not gate.decide(forgotten).passed
+
+
+def test_the_sequence_products_mean_is_the_true_gradient():
+    run = made(source=Stale, weights=model(0, torch.float64), rule="sequence_product", constant=64.0, **PLAIN)
+    batch, chance = every_response(run)
+    estimated = gradient(run, batch, 64 * chance * batch.reward)
+    run.optimizer.zero_grad()
+    value = (run.policy.at(batch.group).score(batch.tokens) * batch.mask).sum(1).exp() @ batch.reward
+    (-value / len(run.prompts)).backward()
+    truth = torch.cat([w.grad.reshape(-1) for w in run.model.parameters()])
+    assert float((estimated - truth).abs().max()) <= 1e-12 < 1e-3 < float(truth.abs().max())
+    token = made(source=Stale, weights=model(0, torch.float64), rule="exact", constant=64.0, **PLAIN)
+    biased = gradient(token, every_response(token)[0], 64 * chance * batch.reward)
+    assert float((biased - truth).abs().max()) > 1e-3  # the token ratio's mean is another one
+
+
+# ------------------------------------------------------------------------------------------------ to be continued
+def plain(run):
+    return run.model.vector(), run.curve, run.evaluations, run.outcome
+
+
+@pytest.mark.parametrize("settings", [{}, {"minibatches": 3, "epochs": 2, "noise": "moe", "rule": "cis"}])
+def test_a_run_picked_up_is_the_run_that_was_never_stopped(settings, tmp_path):
+    settings = {"updates": 6, "rate": 1e-2, "evaluate_every": 2, **settings}
+    weights, *rest = plain(ran(**settings))
+    first = made(**settings)
+    for _ in range(3):
+        first.advance()
+    save_checkpoint(tmp_path / "run.pt", first.state())
+    second = made(**settings)
+    second.restore(load_checkpoint(tmp_path / "run.pt"))
+    while second.advance():
+        pass
+    found, *others = plain(second)
+    assert torch.equal(found, weights) and others == rest
+    with pytest.raises(InputError, match="another config"):
+        made(**{**settings, "rate": 2e-2}).restore(load_checkpoint(tmp_path / "run.pt"))
+
+
+def test_the_same_seed_is_the_same_run_and_another_is_not():
+    a, b, c = (ran(seed=seed, updates=2, rate=1e-2).model.vector() for seed in (1, 1, 2))
+    assert torch.equal(a, b) and not torch.equal(a, c)
+
+
+# ------------------------------------------------------------------------------------------------ divergence
+def test_a_gradient_that_is_not_finite_ends_the_run_and_leaves_the_weights(monkeypatch):
+    right = loss_module.policy_loss
+
+    def broken(logp, *args, **options):
+        return right(logp, *args, **options) * (float("nan") if run.done == 1 else 1.0)
+
+    monkeypatch.setattr(grpo, "policy_loss", broken)
+    run = made(updates=5)
+    while run.advance():
+        pass
+    assert (run.outcome, run.done, len(run.curve["loss"])) == ("diverged", 2, 2)
+    assert "update 1" in run.reason and math.isnan(run.curve["loss"][-1])
+    assert bool(run.model.vector().isfinite().all())
+    assert not run.advance() and run.done == 2
+
+
+def test_weights_that_overflow_are_a_divergence():
+    run = ran(updates=5, rate=1e30, rule="none", warm=0.0)
+    assert run.outcome == "diverged" and "not finite" in run.reason and run.done < 5
+
+
+def test_what_a_rule_needs_and_lacks_is_said():
+    with pytest.raises(MissingField, match="next_token"):
+        made(rule="sis").advance()
