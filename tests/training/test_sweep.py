@@ -1,0 +1,151 @@
+"""A sweep loses no finished run and repeats none, wherever it is killed; errors and divergences do not stop it."""
+
+import json
+import multiprocessing
+import time
+
+import pytest
+
+from testbed.core.errors import InputError
+from testbed.training import sweep as sweep_module
+from testbed.training.results_file import read_results, thinned, write_results
+from testbed.training.sweep import pending, record_path, records, sweep
+from tests.training.sweep_worlds import STUDY, failing, quick, swept
+
+
+def results(out):
+    """Bytes of the `result` part of every record."""
+    return {p.name: json.dumps(json.loads(p.read_text())["result"]) for p in sorted(out.glob("*.json"))}
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(tmp_path_factory):
+    out = tmp_path_factory.mktemp("sweep") / "whole"
+    done = sweep(STUDY, out, quick, jobs=1)
+    assert (done.found, done.ran, done.failed) == (0, 24, {})
+    return results(out)
+
+
+def test_every_cell_has_one_record_of_its_own(uninterrupted):
+    assert len(uninterrupted) == 24 == len({cell.id for cell in STUDY.cells()})
+    assert {name.removesuffix(".json") for name in uninterrupted} == {cell.id for cell in STUDY.cells()}
+
+
+def killed(out, jobs, waits):
+    """Sweep in processes that are killed, and note when each record was written; a record must never be written again."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["tests.training.sweep_worlds", "torch"])  # so that a process starts at once
+    written: dict[str, int] = {}
+    kills = 0
+    for wait in waits:
+        run = context.Process(target=swept, args=(str(out), "loky", jobs))
+        run.start()
+        before, deadline = len(written), time.monotonic() + 100
+        while len(list(out.glob("*.json"))) <= before and run.is_alive() and time.monotonic() < deadline:
+            time.sleep(0.005)  # killed before it has written anything, it has nothing to lose
+        time.sleep(wait)
+        kills += run.is_alive()
+        run.kill()
+        run.join()
+        for path in out.glob("*.json"):
+            changed = path.stat().st_mtime_ns
+            assert written.setdefault(path.name, changed) == changed, "a finished cell was run again"
+    return written, kills
+
+
+@pytest.mark.parametrize("jobs", [1, pytest.param(2, marks=pytest.mark.slow)])
+def test_killed_at_ten_moments_it_loses_nothing_and_repeats_nothing(jobs, uninterrupted, tmp_path, rng):
+    out = tmp_path / "records"
+    written, kills = killed(out, jobs, rng.uniform(0.0, 0.09, 10))
+    assert kills == 10 <= len(written) < 24
+    sweep(STUDY, out, quick, jobs=1, resume=True)
+    assert results(out) == uninterrupted
+    for name, changed in written.items():
+        assert (out / name).stat().st_mtime_ns == changed
+
+
+def test_a_record_cut_short_is_made_again(uninterrupted, tmp_path):
+    sweep(STUDY, tmp_path, quick, jobs=1)
+    first = record_path(tmp_path, STUDY.cells()[0])
+    first.write_text(first.read_text()[:40])
+    assert [cell.id for cell in pending(STUDY, tmp_path)] == [STUDY.cells()[0].id]
+    assert sweep(STUDY, tmp_path, quick, jobs=1, resume=True).ran == 1
+    assert results(tmp_path) == uninterrupted
+
+
+def test_records_are_not_gone_on_with_unasked(tmp_path):
+    sweep(STUDY, tmp_path, quick, jobs=1)
+    with pytest.raises(InputError, match=r"24 in .*--resume"):
+        sweep(STUDY, tmp_path, quick, jobs=1)
+
+
+def test_a_cell_that_fails_is_noted_and_tried_again(uninterrupted, tmp_path):
+    done = sweep(STUDY, tmp_path, failing, jobs=2)
+    assert done.ran == 22 and len(done.failed) == 2
+    assert set(done.failed.values()) == {"ZeroDivisionError: no such thing"}
+    assert len(list(tmp_path.glob("*.failed.txt"))) == 2
+    with pytest.raises(InputError, match="2 missing"):
+        records(STUDY, tmp_path)
+    assert sweep(STUDY, tmp_path, quick, jobs=1, resume=True).ran == 2
+    assert results(tmp_path) == uninterrupted and not list(tmp_path.glob("*.failed.txt"))
+
+
+def test_wall_time_and_versions_are_no_part_of_the_result(tmp_path):
+    sweep(STUDY, tmp_path, quick, jobs=1)
+    content = json.loads(record_path(tmp_path, STUDY.cells()[0]).read_text())
+    assert set(content) == {"result", "provenance"}
+    assert {"seconds", "platform", "git"} <= set(content["provenance"]) and "seconds" not in content["result"]
+
+
+def test_the_number_of_workers_and_the_backend_change_nothing(uninterrupted, tmp_path):
+    sweep(STUDY, tmp_path / "two", quick, jobs=2)
+    assert results(tmp_path / "two") == uninterrupted
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", ["dask", "ray"])
+def test_a_cluster_of_this_machine_gives_the_same_records(backend, uninterrupted, tmp_path):
+    done = sweep(STUDY, tmp_path, quick, jobs=2, backend=backend)
+    assert done.ran == 24 and results(tmp_path) == uninterrupted
+
+
+def test_progress_counts_what_was_there(tmp_path):
+    sweep(STUDY, tmp_path, quick, jobs=1)
+    for cell in STUDY.cells()[:5]:
+        record_path(tmp_path, cell).unlink()
+    seen = []
+    sweep(STUDY, tmp_path, quick, jobs=1, resume=True, progress=lambda done, total, _: seen.append((done, total)))
+    assert seen == [(done, 24) for done in range(19, 25)]
+
+
+def test_bad_backends_are_refused(tmp_path):
+    with pytest.raises(InputError, match="loky, dask, ray; found 'mpi'"):
+        sweep(STUDY, tmp_path, quick, backend="mpi")
+    with pytest.raises(InputError, match="jobs"):
+        sweep(STUDY, tmp_path, quick, jobs=0)
+
+
+def test_a_results_file_holds_every_run(tmp_path, monkeypatch):
+    sweep(STUDY, tmp_path / "records", quick, jobs=1)
+    path = write_results(STUDY, iter(records(STUDY, tmp_path / "records")), tmp_path / "quick.parquet")
+    about, rows = read_results(path)
+    assert about["study"] == "quick" and about["seeds"] == 6 and len(rows) == 24
+    assert rows[0]["factor_rule"] == "tis" and rows[0]["ages"] == [1, 1] and len(rows[0]["curve_reward"]) == 4
+    assert {row["seed"] for row in rows} == set(range(6))
+    nan = [row for row in rows if row["final"] != row["final"] or row["final"] in ("nan", None)]
+    assert {(row["seed"], row["factor_rate"]) for row in nan} == {(3, "2")}
+    with pytest.raises(InputError, match="results must be"):
+        read_results(record_path(tmp_path / "records", STUDY.cells()[0]))
+
+
+def test_curves_are_thinned_by_means_of_equal_stretches():
+    assert thinned([0.0, 1.0, 2.0, "nan", "inf", 4.0], planned=6, points=3) == [0.5, 2.0, 4.0]
+
+
+def test_a_planted_repetition_is_noticed(uninterrupted, tmp_path, monkeypatch):
+    """If finished cells were run again, the test above would see their records change."""
+    sweep(STUDY, tmp_path, quick, jobs=1)
+    before = record_path(tmp_path, STUDY.cells()[0]).stat().st_mtime_ns
+    monkeypatch.setattr(sweep_module, "pending", lambda study, out: study.cells())
+    sweep(STUDY, tmp_path, quick, jobs=1, resume=True)
+    assert record_path(tmp_path, STUDY.cells()[0]).stat().st_mtime_ns != before
