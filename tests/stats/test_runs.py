@@ -1,0 +1,84 @@
+"""Statistics of few runs: what they are, what their intervals cover, and what resampling across strata would do."""
+
+import numpy as np
+import pytest
+import scipy.stats
+
+from testbed.core.errors import InputError
+from testbed.core.seeds import SeedTree
+from testbed.stats import runs
+from testbed.stats.intervals import clopper_pearson
+from testbed.stats.runs import difference_by_seed, estimate, probability_of_improvement, runs_to_tell
+
+SEEDS = SeedTree("runs")
+
+
+@pytest.mark.parametrize("n", range(1, 13))
+def test_the_interquartile_mean_leaves_out_a_quarter_at_either_end(n, rng):
+    values = np.sort(rng.normal(size=n))
+    left_out = n // 4
+    kept = values[left_out : n - left_out]
+    assert abs(float(runs.interquartile_mean(rng.permutation(values))) - kept.mean()) < 1e-12
+
+
+def test_an_interval_ignores_one_run_that_collapsed():
+    steady = [0.9] * 9 + [0.0]
+    assert estimate([steady], seeds=SEEDS).value == pytest.approx(0.9, abs=1e-12)
+    assert estimate([steady], seeds=SEEDS, statistic=np.mean).value == pytest.approx(0.81, abs=1e-12)
+
+
+def test_strata_are_drawn_apart():
+    """Two constant strata leave nothing to chance; drawn together, the mean would move."""
+    strata = [[0.0] * 10, [1.0] * 10]
+    apart = estimate(strata, seeds=SEEDS, statistic=np.mean).interval
+    together = estimate([[*strata[0], *strata[1]]], seeds=SEEDS, statistic=np.mean).interval
+    assert apart.width == 0 and together.width > 0.3
+    one_alone = estimate([[5.0], [0.0, 1.0]], seeds=SEEDS, statistic=np.mean).interval
+    assert (one_alone.low, one_alone.high) == (5 / 3, 7 / 3)
+
+
+def covered(interval_of, truth, rng, repetitions=400):
+    hits = 0
+    for number in range(repetitions):
+        hits += truth in interval_of(rng.normal(loc=truth, size=10), SeedTree(number))
+    return hits / repetitions
+
+
+@pytest.mark.stat
+def test_ten_runs_cover_less_than_declared_and_more_than_four_in_five(rng):
+    share = covered(lambda x, s: estimate([x.tolist()], seeds=s, resamples=400).interval, 1.0, rng)
+    interval = clopper_pearson(round(share * 400), 400, level=1 - 1e-8)
+    assert interval.high > 0.80 and interval.low < 0.95
+    wrong = covered(lambda x, s: estimate([(x + 1).tolist()], seeds=s, resamples=400).interval, 1.0, rng, 50)
+    assert wrong < 0.5
+
+
+def test_pairing_removes_what_seeds_have_in_common(rng):
+    common = rng.normal(size=10) * 10
+    first, second = common + 1 + rng.normal(size=10) * 0.1, common
+    paired = difference_by_seed(first.tolist(), second.tolist(), seeds=SEEDS)
+    assert paired.interval.low > 0.5 and abs(paired.value - 1) < 0.2
+    shuffled = difference_by_seed(first.tolist(), second[::-1].tolist(), seeds=SEEDS)
+    assert shuffled.interval.width > 10 * paired.interval.width
+
+
+def test_probability_of_improvement_counts_wins_and_half_the_ties():
+    found = probability_of_improvement([1.0, 1.0, 0.0, 5.0], [0.0, 1.0, 1.0, 4.0], seeds=SEEDS)
+    assert found.value == 2.5 / 4 and 0 <= found.interval.low < found.value < found.interval.high <= 1
+
+
+def test_the_seeds_needed_give_the_power_asked_for():
+    """Differences of mean 1/2 and deviation 1: the normal test with n seeds finds them as often as promised, with fewer not."""
+    found = runs_to_tell([1.5, -0.5] * 500, [0.0] * 1000, power=0.9)
+    power = [scipy.stats.norm.sf(1.96 - 0.5 * n**0.5) for n in (found - 2, found)]
+    assert found == 43 and power[0] < 0.9 <= power[1] + 1e-3
+    assert runs_to_tell([1.0, 1.0], [0.0, 0.0]) == 0 and runs_to_tell([1.0, 0.0], [0.0, 1.0]) == 10**9
+
+
+def test_what_cannot_be_judged_is_refused():
+    with pytest.raises(InputError, match="same seeds"):
+        difference_by_seed([1.0], [1.0, 2.0], seeds=SEEDS)
+    with pytest.raises(InputError, match="not finite"):
+        estimate([[1.0, float("nan")]], seeds=SEEDS)
+    with pytest.raises(InputError, match="at least one"):
+        estimate([], seeds=SEEDS)
