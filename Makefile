@@ -28,7 +28,7 @@ FAST := $(addprefix tests/,architecture core environments estimators exact polic
 	weighting/test_transcriptions_selective.py)
 APART := not gpu and not browser and not repro
 
-.PHONY: help venv verify test check stats notebooks lab real format clean
+.PHONY: help venv verify test check stats notebooks lab real bench format clean
 
 help:
 	@echo "make TARGET, where TARGET is one of"
@@ -40,6 +40,7 @@ help:
 	@echo "  notebooks  execute every notebook from its source"
 	@echo "  lab        JupyterLab on the notebooks"
 	@echo "  real       a small language model (weights of 98 MB, and transformers) for 'python -m paper_repro measure'"
+	@echo "  bench      time the samplers beside those of transformers, speculation beside none; out/bench/*.json"
 	@echo "  format     rewrite the sources in the project's format"
 	@echo "  clean      remove outputs and caches, and keep $(VENV)"
 	@echo "  help       this list"
@@ -107,6 +108,9 @@ lab: $(LAB)
 
 real: $(REAL)
 	@$(PY) -c 'from testbed.policies.gguf_weights import weights_path; print("The weights are", weights_path())'
+
+bench: $(REAL)
+	$(PY) -m paper_repro bench --out out/bench
 
 format: $(STAMP)
 	$(PY) -m ruff format .

@@ -82,15 +82,45 @@ def tables(out: Annotated[Path, typer.Option(help="Folder with records/.")] = Pa
 
 @app.command("measure")
 def measure(
+    what: Annotated[str, typer.Argument(help="mismatch (of two engines) or speculation (drafts).")] = "mismatch",
     out: Annotated[Path, typer.Option(help="Folder for the two parquet files.")] = Path("out/results"),
-    work: Annotated[Path, typer.Option(help="Folder for finished parts.")] = Path("out/real_mismatch"),
+    work: Annotated[
+        Path | None,
+        typer.Option(help="Folder for finished parts.", show_default="out/real_mismatch or out/real_speculation"),
+    ] = None,
     seed: Annotated[int, typer.Option(help="Seed of operands and tokens.")] = 0,
-    smoke: Annotated[bool, typer.Option("--smoke", help="Two small parts; files go to smoke/ in --out.")] = False,
+    smoke: Annotated[bool, typer.Option("--smoke", help="A few small parts; files go to smoke/ in --out.")] = False,
 ) -> None:
-    """Measure the real model's mismatch again (`make real` first; minutes; goes on where it was interrupted)."""
-    from paper_repro.measure import measure_and_write
+    """Measure the real model again (`make real` first; minutes; goes on where it was interrupted)."""
+    from testbed.core.errors import InputError
 
-    for path in measure_and_write(out, work, seed=seed, smoke=smoke):
+    if what not in ("mismatch", "speculation"):
+        raise InputError("what is measured must be mismatch or speculation", found=repr(what))
+    from paper_repro import measure as measurement
+
+    command = measurement.measure_and_write if what == "mismatch" else measurement.measure_speculation_and_write
+    for path in command(out, Path(f"out/real_{what}") if work is None else work, seed=seed, smoke=smoke):
+        print(f"wrote {path}")
+
+
+@app.command("bench")
+def bench(
+    names: Annotated[list[str] | None, typer.Argument(help="Benchmarks; all for none.")] = None,
+    out: Annotated[Path, typer.Option(help="Folder for the records.")] = Path("out/bench"),
+    smoke: Annotated[bool, typer.Option("--smoke", help="Less of everything; written to smoke/ in --out.")] = False,
+    repeats: Annotated[int, typer.Option(help="Runs of each arm; arms take turns.")] = 7,
+    threads: Annotated[int | None, typer.Option(help="Threads of PyTorch; as many as it takes when not given.")] = None,
+) -> None:
+    """Time this project beside transformers, and its engines beside each other (goes on where it was interrupted).
+
+    autoregressive (needs `make real`): both sampling loops and generate; speculation: drafts and none; passes: weighting,
+    loss, tabular sampling. Rates and ratios come with interquartile ranges; on a busy machine only ratios mean something.
+    """
+    from paper_repro.peers.runner import run_benchmarks
+
+    for path in run_benchmarks(
+        names or [], out, smoke=smoke, repeats=repeats, threads=threads, say=lambda line: print(line, flush=True)
+    ):
         print(f"wrote {path}")
 
 

@@ -14,7 +14,6 @@ same seed gives the same tokens on the same machine (another processor rounds bf
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -25,9 +24,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from paper_repro.part_files import load_part, save_part
 from paper_repro.real_prompts import QUESTIONS, questions
 from testbed.core.choices import RandomChooser
-from testbed.core.errors import InputError
 from testbed.core.seeds import SeedTree
 from testbed.policies.pretrained import END, LanguageModel, PretrainedPolicy
 from theory.run import one_thread
@@ -191,27 +190,12 @@ def measure(
         assert loaded is not None
         before = time.perf_counter()
         found = one_thread(measure_part, loaded, plan, number)
-        _save(_part_path(folder, number), found | {"seconds": np.array(time.perf_counter() - before)})
+        save_part(_part_path(folder, number), found | {"seconds": np.array(time.perf_counter() - before)})
         spent = time.perf_counter() - started
         left = spent / done * (len(missing) - done)
         say(f"part {number + 1}/{plan.parts}: {len(found['token']):,} tokens, {spent:.0f} s, about {left:.0f} s left")
-    return [_load(_part_path(folder, number)) for number in range(plan.parts)]
+    return [load_part(_part_path(folder, number)) for number in range(plan.parts)]
 
 
 def _part_path(folder: Path, number: int) -> Path:
     return folder / f"part-{number:02d}.npz"
-
-
-def _save(path: Path, arrays: dict[str, np.ndarray]) -> None:
-    unfinished = path.with_suffix(".unfinished")
-    with unfinished.open("wb") as file:
-        np.savez(file, **arrays)  # type: ignore[arg-type]
-    os.replace(unfinished, path)
-
-
-def _load(path: Path) -> dict[str, np.ndarray]:
-    try:
-        with np.load(path) as stored:
-            return {name: stored[name] for name in stored.files}
-    except (OSError, ValueError) as error:
-        raise InputError("a finished part must be readable", found=f"{path}: {error}", hint="delete it") from None

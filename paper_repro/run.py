@@ -49,9 +49,8 @@ def run_study(name: str, scale: str, out: Path, *, smoke: bool = False) -> Run:
     result = {"name": name, "title": study.title, "scale": scale, "smoke": smoke, **finding.plain()}
     header |= {"seconds": round(time.perf_counter() - started, 1)}
     if scale == "real":
-        from paper_repro.real_records import about
-
-        header |= {"measurement": about()}
+        home, function = study.measurement.split(":")
+        header |= {"measurement": getattr(importlib.import_module(f"paper_repro.{home}"), function)()}
     record = RunRecord(result=result, provenance=header)
     path = record.save(out / "records" / f"{stem}.json")
     files = write_tables(RunRecord.load(path).result, out / "tables", stem)

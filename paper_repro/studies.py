@@ -13,24 +13,35 @@ class Study:
 
     Parameters
     ----------
-    name : str        what `run` takes
-    title : str       what it shows
-    home : str        module and function, "module:function"
-    scales : tuple    where it can be run
+    name : str           what `run` takes
+    title : str          what it shows
+    home : str           module and function, "module:function"
+    scales : tuple       where it can be run
+    only : str           why not at the others
+    measurement : str    module and function that tell what the committed measurement behind scale "real" was
     """
 
     name: str
     title: str
     home: str
     scales: tuple[str, ...] = ("tiny", "real")
+    only: str = ""
+    measurement: str = "real_records:about"
 
 
+EXPERTS = "routing disagreement needs a mixture of experts, and the real model is dense"
 SCALES = ("tiny", "real")
 STUDIES = {
     study.name: study
     for study in (
         Study("cis_table3", "perturbation of a logit: center, spread, q99", "cis_logit_noise:table3"),
-        Study("cis_table4", "perturbation by number of layers that route differently", "cis_routing:table4", ("tiny",)),
+        Study(
+            "cis_table4",
+            "perturbation by number of layers that route differently",
+            "cis_routing:table4",
+            ("tiny",),
+            EXPERTS,
+        ),
         Study("cis_table5", "tails of the perturbation, with and without other routing", "cis_logit_noise:table5"),
         Study("cis_table6", "displacement of the log-odds: finite share, spread, quantiles", "cis_displacement:table6"),
         Study("cis_table7", "displacement and log ratio in ranges of confidence", "cis_displacement:table7"),
@@ -41,8 +52,22 @@ STUDIES = {
         Study("cis_fig4", "displacement against 1 - p, with its median", "cis_displacement:figure4"),
         Study("cis_fig5", "bias and variance of the operators", "cis_bias_variance:figure5"),
         Study("cis_fig7", "tail probabilities of perturbation and displacement", "cis_logit_noise:figure7"),
-        Study("cis_fig8", "spread and tail against layers that route differently", "cis_routing:figure8", ("tiny",)),
+        Study(
+            "cis_fig8",
+            "spread and tail against layers that route differently",
+            "cis_routing:figure8",
+            ("tiny",),
+            EXPERTS,
+        ),
         Study("cis_fig9", "quantiles and MADs against 1 - p", "cis_displacement:figure9"),
+        Study(
+            "drafts",
+            "ours: drafts accepted on the real model, and its tokens against the autoregressive loop's",
+            "speculation_table:drafts",
+            ("real",),
+            "it is about heads taught on a real model's samples; of tiny models the theorems and tests speak",
+            "speculation_records:about",
+        ),
     )
 }
 
@@ -96,6 +121,6 @@ def study_at(name: str, scale: str) -> Study:
         raise InputError(
             f"`--scale` of {name} must be {' or '.join(study.scales)}",
             found=repr(scale),
-            hint="routing disagreement needs a mixture of experts, and the real model is dense",
+            hint=study.only,
         )
     return study

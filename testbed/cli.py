@@ -46,11 +46,11 @@ def diagnose(
     whole responses that hold lists. Dumps of verl, TRL, AReaL and OpenRLHF are recognized by their fields.
     """
     from testbed.core.records import require_writable
+    from testbed.core.sections import print_sections
     from testbed.diagnosis.dump import read_dump
     from testbed.diagnosis.html_page import write_page
     from testbed.diagnosis.printed import report_sections
     from testbed.diagnosis.report import diagnose as diagnose_batch
-    from testbed.diagnosis.sections import print_sections
 
     for asked in (json, html):
         if asked is not None:
@@ -79,8 +79,8 @@ def rules(
 
     Each with granularity, parameters, theorems and source; NAME adds the formula and how frameworks differ.
     """
+    from testbed.core.sections import print_sections
     from testbed.diagnosis.rule_catalog import list_rules, one_rule
-    from testbed.diagnosis.sections import print_sections
 
     sections, records = list_rules() if name is None else one_rule(name)
     _write(json, {"rules": records}, None)
@@ -94,8 +94,8 @@ def noise(json: Json = None) -> None:
     Two laws of the noise on logits, of a dense model and of a mixture of experts, against a paper's tables: reported,
     made, relative error, and what cannot be fitted.
     """
+    from testbed.core.sections import print_sections
     from testbed.diagnosis.noise_fit import noise_fit
-    from testbed.diagnosis.sections import print_sections
 
     sections, record = noise_fit()
     _write(json, record, None)
@@ -150,8 +150,8 @@ def engines(
     scores them, and each difference is then made alone. For experts, also how many layers route differently.
     """
     from testbed.core.records import require_writable
+    from testbed.core.sections import print_sections
     from testbed.diagnosis.engine_mismatch import engine_report, untrained
-    from testbed.diagnosis.sections import print_sections
     from testbed.policies.transformer import Transformer
 
     if json is not None:

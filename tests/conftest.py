@@ -3,6 +3,7 @@
 * `seed`, `rng` and `generator` depend on the test's own id and on `--seed-epoch`, never on order, selection or workers.
 * A skip is a failure unless ALLOW_SKIPS=1: a test that silently did not run has shown nothing.
 * The last lines of a run say how many tests each mark left out, and the command that runs them.
+* What a test `says`, such as how many cases it went through, is printed at the end, too, in whatever process it ran.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ COMMANDS = {
 }
 OTHER = "another selection (-k or -m)"
 LEFT_OUT = pytest.StashKey[Counter]()
+SAID = "says"
 
 
 # ------------------------------------------------------------------------------------------------ random numbers
@@ -59,6 +61,27 @@ def rng(seed):
 @pytest.fixture
 def generator(seed):
     return torch.Generator().manual_seed(seed)
+
+
+# ------------------------------------------------------------------------------------------------ counts
+@pytest.fixture
+def says(record_property):
+    """Call it with a line that the end of the run is to show."""
+    return lambda line: record_property(SAID, line)
+
+
+def said_lines(reports):
+    """Return what tests said, in the order of their ids, each with the name of its test."""
+    said = [(r.nodeid, line) for r in reports if r.when == "call" for name, line in r.user_properties if name == SAID]
+    return [f"{node.rsplit('::', 1)[-1]}: {line}" for node, line in sorted(said, key=lambda pair: pair[0])]
+
+
+def pytest_terminal_summary(terminalreporter):
+    lines = said_lines([r for outcome in ("passed", "failed") for r in terminalreporter.stats.get(outcome, [])])
+    if lines:
+        terminalreporter.section("counts")
+        for line in lines:
+            terminalreporter.write_line(line)
 
 
 # ------------------------------------------------------------------------------------------------ types

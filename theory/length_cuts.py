@@ -12,7 +12,7 @@ from torch import Tensor
 from testbed.core.choices import Chooser
 from testbed.exact.output_law import output_law
 from testbed.policies.tabular import TabularPolicy
-from testbed.rollout import clock
+from testbed.rollout import cut_batches
 from testbed.weighting.rules import weigh
 from theory.worlds import STREAM, World, world
 
@@ -41,7 +41,7 @@ def cut(
 
 def first_m(c: Cut, chooser: Chooser) -> Kept:
     """Sampler of the theorem: the first m to end."""
-    batch = clock.finished_first(c.world.env, c.world.schedule, c.n, c.m, chooser, target=c.world.target)
+    batch = cut_batches.finished_first(c.world.env, c.world.schedule, c.n, c.m, chooser, target=c.world.target)
     ratios = weigh("sequence_product", batch).value[:, 0].tolist()
     rows = zip(batch.tokens.tolist(), batch.lengths.tolist(), ratios, strict=True)
     return tuple(sorted((tuple(y[:k]), r) for y, k, r in rows))
@@ -49,7 +49,7 @@ def first_m(c: Cut, chooser: Chooser) -> Kept:
 
 def random_m(c: Cut, chooser: Chooser) -> Kept:
     """Control: m of n responses kept at random, whenever they end."""
-    rows = clock.first_to_end(torch.zeros(c.n, dtype=torch.int64), c.m, chooser).tolist()
+    rows = cut_batches.first_to_end(torch.zeros(c.n, dtype=torch.int64), c.m, chooser).tolist()
     everything = first_m(Cut(name=c.name, world=c.world, n=c.n, m=c.n), chooser)
     return tuple(everything[i] for i in rows)
 

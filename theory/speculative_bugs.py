@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from functools import partial
 from typing import Any
 
 import torch
@@ -11,7 +12,8 @@ from torch import Tensor
 
 from testbed.policies.transformer import tree_decoder
 from testbed.policies.transformer.cache import KeyValueCache
-from testbed.rollout.speculative import responses, walk
+from testbed.rollout.speculative import engine, walk
+from testbed.rollout.speculative.group_specimens import specimen_rollout
 from testbed.rollout.speculative.tree import DraftTree
 from testbed.rollout.speculative.walk import Draws, Run
 from theory.planting import planted
@@ -80,23 +82,10 @@ def redraw_after_miss() -> AbstractContextManager[Any]:
 
 
 def shared_first_token() -> AbstractContextManager[Any]:
-    """The first token is drawn once for the whole batch."""
-
-    def make(right: Any) -> Any:
-        def wrong(self: Any, tree: Any, states: Any, log_probs: Any, run: Run, emitted: Any) -> None:
-            if not bool(self.position.any()):
-                run = Run(tokens=run.tokens[:1].expand_as(run.tokens), path=run.path, accepted=run.accepted)
-            right(self, tree, states, log_probs, run, emitted)
-
-        return wrong
-
-    return planted(responses.Responses, "_settle", make)
+    """The engine draws the first token once per prompt."""
+    return planted(engine, "speculative_rollout", lambda right: partial(specimen_rollout, "shared_first_token"))
 
 
 def whole_batch_stop() -> AbstractContextManager[Any]:
-    """All responses end as soon as one of them reaches its cap."""
-
-    def make(right: Any) -> Any:
-        return lambda token, position, most, eos: right(token, position, most, eos) & (position < most).all()
-
-    return planted(responses, "goes_on_after", make)
+    """The engine ends all responses as soon as one of them reaches its cap."""
+    return planted(engine, "speculative_rollout", lambda right: partial(specimen_rollout, "whole_batch_stop"))

@@ -1,4 +1,4 @@
-"""Small transformers with two tokens, the ways to speculate on them, and their prefixes as symbols."""
+"""Small transformers with two tokens or three, the ways to speculate on them, and their prefixes as symbols."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from torch import Tensor
 
 from testbed.core.choices import Chooser, ReplayChooser, inverse_cdf
 from testbed.core.prefix_order import prefixes
+from testbed.core.row_replay import walk_in_batches
 from testbed.environments.prefix_tree import PrefixTree
 from testbed.exact.law import enumerate_law
 from testbed.policies.schedule import PrefixSchedule, one
@@ -21,19 +22,22 @@ from testbed.policies.tabular import TabularPolicy
 from testbed.policies.transformer import Transformer, TransformerConfig, TransformerPolicy
 from testbed.rollout.speculative import Drafter, FutureHeads, HeadDrafter, PromptLookup, speculative_rollout
 from testbed.rollout.speculative.drafters import Frontier
+from testbed.rollout.speculative.group_specimens import specimen_rollout
 from testbed.rollout.speculative.tree import DraftTree
+from testbed.rollout.speculative.verify.registry import VERIFIERS
 from theory.worlds import STREAM, World
 
 Prefix = tuple[int, ...]
-V = 2
+Outcomes = list[tuple[tuple[Prefix, ...], float]]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Speculation:
-    """One instance: a policy over two tokens, responses of at most `horizon` of them, `rows` at a time."""
+    """One instance: a policy over a few tokens, responses of at most `horizon` of them, `rows` at a time."""
 
     name: str
     horizon: int
+    vocab_size: int = 2
     rows: int = 1
     eos: int | None = None
     sharpness: float = 2.0
@@ -42,14 +46,14 @@ class Speculation:
     @cached_property
     def env(self) -> PrefixTree:
         """Rewards that tell responses apart."""
-        return PrefixTree(V, self.horizon, rewards=[float(i) for i in range(V**self.horizon)], eos=self.eos)
+        rewards = [float(i) for i in range(self.vocab_size**self.horizon)]
+        return PrefixTree(self.vocab_size, self.horizon, rewards=rewards, eos=self.eos)
 
     @cached_property
     def policy(self) -> TransformerPolicy:
         """Transformer with random weights."""
-        config = TransformerConfig(
-            vocab_size=V, width=8, heads=2, layers=self.layers, hidden=8, context=self.horizon + 1
-        )
+        sizes = {"vocab_size": self.vocab_size, "layers": self.layers, "context": self.horizon + 1}
+        config = TransformerConfig(width=8, heads=2, hidden=8, **sizes)
         return TransformerPolicy(Transformer.random(config, STREAM["speculation"][self.name], sharpness=self.sharpness))
 
     def heads(self, *fan_out: int) -> HeadDrafter:
@@ -58,9 +62,8 @@ class Speculation:
 
     def prefixes(self) -> list[Prefix]:
         """Every unfinished prefix, short ones first."""
-        return [
-            h for t in range(self.horizon) for h in product(range(V), repeat=t) if self.eos is None or self.eos not in h
-        ]
+        every = (h for t in range(self.horizon) for h in product(range(self.vocab_size), repeat=t))
+        return [h for h in every if self.eos is None or self.eos not in h]
 
     def responses(self) -> list[Prefix]:
         """Every response, in the order of the exact law."""
@@ -88,23 +91,45 @@ class Speculation:
 
     def every_prefix(self) -> list[Prefix]:
         """Prefixes in the order of a table's nodes, those behind an end token included."""
-        return list(prefixes(V, self.horizon))
+        return list(prefixes(self.vocab_size, self.horizon))
 
     def law(self, n: int = 1, **options: Any) -> dict[tuple[Prefix, ...], float]:
         """Law of what the engine writes, over every choice it makes; `drafter` is a function that makes one."""
-        found: dict[tuple[Prefix, ...], float] = defaultdict(float)
 
         def run(chooser: Chooser) -> tuple[Prefix, ...]:
             return tuple(written(self.speculated(n, chooser, **options)))
 
-        for result, probability in ReplayChooser.walk(run):
-            found[result] += probability
-        return found
+        return summed(ReplayChooser.walk(run))
 
-    def speculated(self, n: int, chooser: Chooser, drafter: Callable[[], Drafter] | None = None, **options: Any) -> Any:
-        """What the engine writes."""
+    def side_by_side(self, **options: Any) -> Outcomes:
+        """Every branch of one response, many of them as rows of one batch."""
+
+        def run(chooser: Chooser, n: int) -> list[tuple[Prefix, ...]]:
+            return [(y,) for y in written(self.speculated(n, chooser, **options))]
+
+        return walk_in_batches(run)
+
+    def speculated(
+        self,
+        n: int,
+        chooser: Chooser,
+        drafter: Callable[[], Drafter] | None = None,
+        specimen: str | None = None,
+        **options: Any,
+    ) -> Any:
+        """What the engine writes, or one with a defect of `GROUP_SPECIMENS`."""
         made = None if drafter is None else drafter()
+        if specimen is not None:
+            return specimen_rollout(specimen, self.env, self.policy, n, chooser, drafter=made, **options)
         return speculative_rollout(self.env, self.policy, n, chooser, drafter=made, **options)
+
+
+def summed(outcomes: Outcomes) -> dict[tuple[Prefix, ...], float]:
+    """Law over what was written, whatever branch it was written on."""
+    found: dict[tuple[Prefix, ...], float] = defaultdict(float)
+    for result, probability in outcomes:
+        found[result] += probability
+    return found
 
 
 def written(batch: Any) -> list[Prefix]:
@@ -165,8 +190,19 @@ class Peeking(Drafter):
 
 def drafters(case: Speculation) -> dict[str, dict[str, Any]]:
     """Ways to speculate on a case: how many candidates, of what kind."""
+    v = case.vocab_size
     return {
         "heads": {"drafter": lambda: case.heads(2, 2), "nodes": 3},
-        "full_tree": {"drafter": lambda: case.heads(2, 2, 2), "nodes": 14},
+        "full_tree": {"drafter": lambda: case.heads(v, v, v), "nodes": v + v**2 + v**3},
         "lookup": {"drafter": lambda: PromptLookup(match=1), "nodes": 2},
+    }
+
+
+def drawing(case: Speculation) -> dict[str, dict[str, Any]]:
+    """Ways to ask every other verifier than membership: two candidates, in a chain where the rule asks for one, else siblings."""
+    chain, siblings = (lambda: case.heads(1, 1)), (lambda: case.heads(2))
+    return {
+        name: {"drafter": chain if rule.drafts == "chain" else siblings, "nodes": 2, "verifier": name}
+        for name, rule in VERIFIERS.items()
+        if name != "membership"
     }

@@ -8,7 +8,6 @@ it takes to give each branch a row. Rows are told apart by the first half of eac
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
@@ -155,6 +154,7 @@ def walk_in_batches(
     *,
     width: int = 4096,
     together: int = 1,
+    merged: bool = False,
     limit: int = 10_000_000,
 ) -> list[tuple[Result, float]]:
     """Every result of one program, with its probability, by runs of many rows that each follow another script.
@@ -168,6 +168,8 @@ def walk_in_batches(
                                           rows, (i * together + row, anything)
     width : int                           most copies of one run, >= 1
     together : int                        rows of a copy, >= 1
+    merged : bool                         whether equal results, which must be hashable, come once, with the sum of their
+                                          probabilities; else every branch comes by itself
     limit : int                           most branches
 
     Returns
@@ -189,29 +191,41 @@ def walk_in_batches(
     ...     return sum(chooser.choose(p, torch.stack([row, row], 1)) for _ in range(2)).tolist()
     >>> sorted(walk_in_batches(two_coins))
     [(0, 0.0625), (1, 0.1875), (1, 0.1875), (2, 0.5625)]
+    >>> sorted(walk_in_batches(two_coins, merged=True))
+    [(0, 0.0625), (1, 0.375), (2, 0.5625)]
     """
     if width < 1 or together < 1:
         raise InputError("`width` and `together` must be >= 1", found=f"width={width}, together={together}")
-    results: list[tuple[Result, float]] = []
+    branches: list[tuple[Result, float]] = []
+    law: dict[Result, float] = {}
+    count, total = 0, 0.0
     waiting = [(torch.zeros(1, 1, dtype=torch.int64), torch.zeros(1, dtype=torch.int64))]
     while waiting:
         scripts, lengths = _taken_off(waiting, width)
-        if len(results) + len(lengths) > limit:
+        count += len(lengths)
+        if count > limit:
             raise InputError(f"the decision tree must have at most {limit} branches", found=f"more than {limit}")
         chooser = ScriptedRows(scripts, lengths, together)
         found = program(chooser, len(lengths))
         if len(found) != len(lengths):
             raise InputError(f"{len(lengths)} copies must have as many results", found=len(found))
-        results += zip(found, chooser.probability.tolist(), strict=True)
-        waiting.append(chooser.others())
-    total = math.fsum(probability for _, probability in results)
+        total += float(chooser.probability.sum())
+        outcomes = zip(found, chooser.probability.tolist(), strict=True)
+        if merged:
+            for result, probability in outcomes:
+                law[result] = law.get(result, 0.0) + probability
+        else:
+            branches += outcomes
+        scripts, lengths = chooser.others()
+        if len(lengths):
+            waiting.append((scripts, lengths))
     if not abs(total - 1) <= 1e-9:
         raise InputError(
             "the branches of a program must have probabilities that sum to 1",
             found=f"{total:.12g}",
             hint="the copies of one run may not depend on each other",
         )
-    return results
+    return list(law.items()) if merged else branches
 
 
 def _taken_off(waiting: list[tuple[Tensor, Tensor]], width: int) -> tuple[Tensor, Tensor]:

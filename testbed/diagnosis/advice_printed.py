@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from testbed.core.sections import Section, number, share, with_interval
 from testbed.diagnosis.advised_cap import WORST
-from testbed.diagnosis.sections import Section, number, share, with_interval
 
 FEW_ABOVE = 5  # a cap with fewer weights above it rests on them alone
 CLOSED_FORMS = {"O3": "O3, from d2", "O4": "O4, from chi2", "O9": "O9, upper bound"}

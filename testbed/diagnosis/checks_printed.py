@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from testbed.diagnosis.sections import Section
+from testbed.core.sections import Section
 
 
 def checks_section(faults: list[dict[str, Any]], layout: str | None = None) -> Section:

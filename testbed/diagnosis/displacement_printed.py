@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from testbed.diagnosis.sections import Section, number, share, with_interval
+from testbed.core.sections import Section, number, share, with_interval
 from testbed.policies.noise.reported import CONFIDENCE_NAMES, reported
 
 TINY = 1e-12  # nats

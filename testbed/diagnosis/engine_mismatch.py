@@ -10,8 +10,8 @@ import math
 from typing import Any
 
 from testbed.core.choices import RandomChooser
+from testbed.core.sections import Section, number
 from testbed.core.seeds import SeedTree
-from testbed.diagnosis.sections import Section, number
 from testbed.environments.arithmetic import ArithmeticTask
 from testbed.policies.transformer import Transformer, TransformerConfig
 from testbed.policies.transformer.attribution import Mismatch, attribute

@@ -9,7 +9,7 @@ from html import escape
 from pathlib import Path
 
 from testbed.core.records import require_writable
-from testbed.diagnosis.sections import Section
+from testbed.core.sections import Section
 
 STYLE = """
 :root { color-scheme: light dark; --ink: #1b1f24; --faint: #5b6570; --line: #d5dae0; --paper: #fff; --alarm: #a61b1b; }

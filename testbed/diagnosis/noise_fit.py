@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from testbed.diagnosis.sections import Section, number
+from testbed.core.sections import Section, number
 from testbed.policies.noise import calibration
 from testbed.policies.noise.fit_report import (
     FitRow,

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from testbed.core.sections import Section, number, share, with_interval
 from testbed.diagnosis.advice_printed import advice_sections
 from testbed.diagnosis.checks_printed import checks_section
 from testbed.diagnosis.displacement_printed import displacement_section
 from testbed.diagnosis.rules_printed import rules_section
-from testbed.diagnosis.sections import Section, number, share, with_interval
 
 MOST_COLUMNS = 3  # segments shown beside each other
 

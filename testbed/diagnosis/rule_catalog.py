@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from testbed.diagnosis.sections import Section
+from testbed.core.sections import Section
 from testbed.weighting.registry import PLANNED, RULES, find_rule
 from testbed.weighting.rule import Rule
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from testbed.diagnosis.sections import Section, number, share, with_interval
+from testbed.core.sections import Section, number, share, with_interval
 
 ABBREVIATED = {"token": "t", "segment": "s", "response": "r"}
 

@@ -1,6 +1,6 @@
 """What a finished-first cut keeps, exactly: the probability of being among the first m of n to end, given one's length.
 
-The sampler is `testbed.rollout.clock.finished_first`: n independent responses, one tick per token, ties at random.
+The sampler is `testbed.rollout.cut_batches.finished_first`: n independent responses, one tick per token, ties at random.
 """
 
 from __future__ import annotations

@@ -78,12 +78,12 @@ class Perturbed(Policy):
 
     def next_log_probs(self, prefix: Int64[Tensor, "B t"]) -> Float[Tensor, "B V"]:
         """Log law of the next token under the noise of each prefix."""
-        keys = [key.then(row) for key, row in zip(self._roots(prefix.shape[0]), prefix.tolist(), strict=True)]
+        keys = [key.then(row) for key, row in zip(self.roots(prefix.shape[0]), prefix.tolist(), strict=True)]
         return self.disturbed(keys, self.policy.next_log_probs(prefix))
 
     def log_probs(self, tokens: Int64[Tensor, "B T"]) -> Float[Tensor, "B T V"]:
         """Log law at every position, from one pass of the wrapped policy."""
-        laws, keys = self.policy.log_probs(tokens), self._roots(tokens.shape[0])
+        laws, keys = self.policy.log_probs(tokens), self.roots(tokens.shape[0])
         out = torch.empty_like(laws, dtype=torch.float64)
         for t in range(tokens.shape[1]):
             out[:, t] = self.disturbed(keys, laws[:, t])
@@ -104,7 +104,7 @@ class Perturbed(Policy):
         delta = self.noise.draw(NoiseStreams([key.state() for key in keys]), law)
         return torch.log_softmax(law.double() + delta.to(law.device), -1)
 
-    def _roots(self, rows: int) -> list[PrefixKey]:
+    def roots(self, rows: int) -> list[PrefixKey]:
         """Keys of the empty prefix, one per row."""
         address = _address(self.seed)
         if self.group is None:
@@ -119,7 +119,7 @@ class PerturbedDecoder(Decoder):
     def __init__(self, policy: Perturbed, group: Int64[Tensor, " B"]) -> None:
         super().__init__(policy, group)
         self.perturbed, self.inner = policy, policy.policy.decoder(group)
-        self.keys = policy.at(group)._roots(len(group))
+        self.keys = policy.at(group).roots(len(group))
 
     def next_log_probs(self, prefix: Int64[Tensor, "b t"], rows: Int64[Tensor, " b"]) -> Float[Tensor, "b V"]:
         """Log law of the token after each prefix."""

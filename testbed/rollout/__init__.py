@@ -2,4 +2,14 @@
 
 from testbed._lazy import lazy_exports
 
-__getattr__, __dir__, __all__ = lazy_exports(__name__, {"engine": ["rollout"], "staleness": ["select_by_staleness"]})
+__getattr__, __dir__, __all__ = lazy_exports(
+    __name__,
+    {
+        "clock": ["Clock"],
+        "delivery": ["Delivery"],
+        "engine": ["rollout"],
+        "staleness": ["select_by_staleness"],
+        "system": ["System"],
+        "systems": ["SYSTEMS", "find_system", "steps_off"],
+    },
+)

@@ -25,7 +25,7 @@ Eviction = Literal["fifo", "random"]
 DRAWN, EVICTED = (
     -3,
     -4,
-)  # positions in the chooser's key; tokens have 0, 1, ..., a schedule's branch -1, a clock's tie -2
+)  # positions in the chooser's key; tokens have 0, 1, ..., a schedule's branch -1, a finished-first tie -2
 
 
 class Stored(NamedTuple):
@@ -42,6 +42,11 @@ class ReplayBuffer:
     ----------
     capacity : int                    >= 1 items
     eviction : "fifo" or "random"     who leaves: the oldest item, or each stored one with probability 1 / capacity
+
+    Attributes
+    ----------
+    stored : list of Stored           oldest first
+    choices : int                     draws and evictions so far: what the chooser's keys number them by
 
     Raises
     ------
@@ -63,7 +68,7 @@ class ReplayBuffer:
         self.capacity = capacity
         self.eviction = checked_eviction(eviction)
         self.stored: list[Stored] = []
-        self._choices = 0
+        self.choices = 0
 
     def add(self, item: Any, step: int, chooser: Chooser) -> None:
         """Store an item made at `step`, evicting another if there is no room."""
@@ -89,8 +94,8 @@ class ReplayBuffer:
 
     def _choose(self, n: int, position: int, chooser: Chooser) -> list[int]:
         law = torch.full((n, len(self.stored)), 1.0 / len(self.stored), dtype=torch.float64)
-        numbers = torch.arange(self._choices, self._choices + n)
-        self._choices += n
+        numbers = torch.arange(self.choices, self.choices + n)
+        self.choices += n
         return chooser.choose(law, torch.stack([numbers, torch.full_like(numbers, position)], 1)).tolist()
 
 

@@ -7,6 +7,9 @@ __getattr__, __dir__, __all__ = lazy_exports(
     {
         "held_out": ["exact_match", "split_prompts"],
         "recipe": ["Recipe"],
-        "supervised": ["WarmStart", "arithmetic_policy", "solution_loss"],
+        "small_models": ["first_weights", "small_config"],
+        "supervised": ["WarmStart", "arithmetic_policy", "solution_loss", "task_policy"],
+        "warm_start": ["WarmStarted", "warm_start_result", "warm_started"],
+        "warm_starts": ["WARM_STARTS"],
     },
 )

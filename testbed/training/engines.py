@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from testbed.core.seeds import SeedTree
 from testbed.environments.base import Environment
 from testbed.policies.base import Policy
@@ -42,6 +45,21 @@ def noise_law(name: str, scale: float) -> NoiseLaw:
     return Scaled(laws[name](), scale)
 
 
+def numerics_of(name: str, values: Mapping[str, Any]) -> Numerics:
+    """Arithmetic of an engine, in float32 unless its fields say otherwise.
+
+    Raises
+    ------
+    InputError   fields that do not exist, or what `Numerics` refuses
+
+    Examples
+    --------
+    >>> numerics_of("sampler", {"weights": "int8"}).dtype
+    'float32'
+    """
+    return from_plain(Numerics, {"dtype": "float32", **values}, f"`{name}`")
+
+
 class Engines:
     """What a run samples from and what it trains, given its settings.
 
@@ -62,8 +80,8 @@ class Engines:
         self.prompts = env.prompt_tokens(prompts)  # type: ignore[attr-defined]
         lengths = getattr(env, "prompt_lengths", None)
         self.lengths = None if lengths is None else lengths(prompts)
-        self.sampler_numerics = from_plain(Numerics, config.sampler, "`sampler`")
-        self.trainer_numerics = from_plain(Numerics, config.trainer, "`trainer`")
+        self.sampler_numerics = numerics_of("sampler", config.sampler)
+        self.trainer_numerics = numerics_of("trainer", config.trainer)
 
     def trainer(self, model: Transformer) -> TransformerPolicy:
         """Return the policy that is trained: it follows the model's weights."""

@@ -19,7 +19,8 @@ def from_plain(kind: type[Settings], values: Mapping[str, Any], place: str = "")
     Parameters
     ----------
     kind : type                    a dataclass that checks its own fields
-    values : mapping               field -> value, as a TOML or JSON file holds them; lists become tuples
+    values : mapping               field -> value, as a TOML or JSON file holds them; lists become tuples, and "none" becomes
+                                   None where a field may be None, for which TOML has no word
     place : str                    where they were read, for messages
 
     Raises
@@ -44,7 +45,10 @@ def from_plain(kind: type[Settings], values: Mapping[str, Any], place: str = "")
             raise InputError(
                 f"{place or 'settings'} must hold fields that exist", found=f"`{name}` = {value!r}", hint=hint
             )
-    return kind(**{name: tuple(value) if isinstance(value, list) else value for name, value in values.items()})
+    optional = {field.name for field in fields(kind) if "None" in str(field.type)}  # type: ignore[arg-type]
+    nothing = {name: None for name in optional if values.get(name) == "none"}
+    given = {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
+    return kind(**given | nothing)
 
 
 def require_choice(name: str, value: object, choices: Collection[str]) -> None:
@@ -61,10 +65,28 @@ def require_choice(name: str, value: object, choices: Collection[str]) -> None:
     ...
     testbed.core.errors.InputError: `scale` must be one of none, std; found 'sd' (did you mean std?)
     """
-    if value not in choices:
+    if not isinstance(value, str) or value not in choices:
         near = difflib.get_close_matches(str(value), list(choices), n=1)
         hint = f"did you mean {near[0]}?" if near else ""
         raise InputError(f"`{name}` must be one of {', '.join(choices)}", found=repr(value), hint=hint)
+
+
+def require_table(name: str, value: object) -> None:
+    """Refuse what is no table of named values.
+
+    Raises
+    ------
+    InputError
+
+    Examples
+    --------
+    >>> require_table("rule_params", 2)
+    Traceback (most recent call last):
+    ...
+    testbed.core.errors.InputError: `rule_params` must be a table, { name = value }; found 2
+    """
+    if not isinstance(value, Mapping):
+        raise InputError(f"`{name}` must be a table, {{ name = value }}", found=repr(value))
 
 
 def require_whole(name: str, value: object, least: int) -> None:

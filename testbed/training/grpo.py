@@ -49,7 +49,7 @@ class GRPORun:
     >>> from testbed import ArithmeticTask
     >>> from testbed.policies.transformer import TransformerConfig
     >>> from testbed.training.sources import OnPolicySource
-    >>> config = GRPOConfig(updates=2, prompts=2, responses=2, width=8, heads=2, layers=1, hidden=8, evaluate_prompts=4)
+    >>> config = GRPOConfig(updates=2, prompts=2, responses=2, width=8, heads=2, layers=1, hidden=8, evaluate_responses=4)
     >>> shape = TransformerConfig(vocab_size=14, width=8, heads=2, layers=1, hidden=8)
     >>> task = ArithmeticTask(2)
     >>> def source(run):
@@ -179,10 +179,11 @@ class GRPORun:
         return False
 
     def evaluate(self) -> float:
-        """Mean reward of one sampled response to each of some prompts that are never trained on, by the trainer's policy."""
-        n = min(self.config.evaluate_prompts, len(self.unseen))
+        """Mean reward of sampled responses of the trainer's policy, the prompts judged asked in turn."""
+        asked = self.prompts if self.config.judged == "trained" else self.unseen
+        group = asked[torch.arange(self.config.evaluate_responses) % len(asked)]
         chooser = RandomChooser(self.seed["evaluation"][self.done])
-        batch = rollout(self.env, self.policy, n, chooser, group=self.unseen[:n])
+        batch = rollout(self.env, self.policy, len(group), chooser, group=group)
         return float(batch.reward.double().mean())
 
     # ------------------------------------------------------------------------------------------------ to be continued

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from testbed.core.errors import InputError
-from testbed.training.fields import from_plain, require_choice, require_number, require_whole
+from testbed.training.fields import from_plain, require_choice, require_number, require_table, require_whole
 from testbed.weighting.rules import RULES
 
 NOISES = ("gaussian", "laplace", "student", "dense", "moe", "confident_moe")
@@ -21,7 +21,8 @@ class GRPOConfig:
     ----------
     task, task_params             a task of `testbed.environments`, and its parameters
     width, layers, heads, hidden, experts   of the transformer; experts = 0 is dense
-    warm, warm_seed               reward at which the supervised start stops (0: random weights), and its seed
+    warm_steps, warm_corruption, warm_seed   of the supervised start: updates (0: random weights), share of demonstrations
+                                  that show another problem's answer (what reinforcement has to unlearn), and seed
     rule, rule_params             weighting rule and its parameters
     baseline, scale               of the advantage: see `group_advantage`
     normalizer, denominator, constant   of the loss: see `policy_loss`
@@ -36,7 +37,9 @@ class GRPOConfig:
     temperature, top_p            of the sampler
     noise, noise_scale            noise on the sampler's logits, one of NOISES ("" for none) with its parameters' defaults,
                                   times a factor; drawn anew for every version of the weights
-    evaluate_every, evaluate_prompts   updates between evaluations, and prompts of each (one sampled response per prompt)
+    evaluate_every, evaluate_responses   updates between evaluations, and sampled responses of each
+    judged                        "trained": evaluations ask the prompts that are trained on, which is what a claim about
+                                  optimization is about; "unseen": those that never are
     collapse : float              share of its best evaluation below which a run has collapsed at its end
 
     Raises
@@ -60,7 +63,8 @@ class GRPOConfig:
     heads: int = 4
     hidden: int = 64
     experts: int = 0
-    warm: float = 0.4
+    warm_steps: int = 600
+    warm_corruption: float = 0.5
     warm_seed: int = 0
     rule: str = "ppo_clip"
     rule_params: Mapping[str, Any] = field(default_factory=dict)
@@ -89,10 +93,13 @@ class GRPOConfig:
     noise: str = ""
     noise_scale: float = 1.0
     evaluate_every: int = 10
-    evaluate_prompts: int = 256
+    evaluate_responses: int = 256
+    judged: str = "trained"
     collapse: float = 0.5
 
     def __post_init__(self) -> None:
+        for name in ("task_params", "rule_params", "system_params", "sampler", "trainer"):
+            require_table(name, getattr(self, name))
         require_choice("rule", self.rule, RULES)
         for name in self.rule_params:
             require_choice(f"rule_params of {self.rule}", name, RULES[self.rule].parameters)
@@ -100,29 +107,32 @@ class GRPOConfig:
         require_choice("scale", self.scale, ("none", "std"))
         require_choice("normalizer", self.normalizer, ("token_mean", "sequence_mean", "constant"))
         require_choice("denominator", self.denominator, ("original", "kept"))
+        require_choice("judged", self.judged, ("trained", "unseen"))
         require_choice("engine", self.engine, ("plain", "speculative"))
         require_choice("noise", self.noise, ("", *NOISES))
         for name in ("width", "layers", "heads", "hidden", "updates", "prompts", "responses", "minibatches", "epochs"):
             require_whole(name, getattr(self, name), 1)
-        for name in ("evaluate_every", "evaluate_prompts"):
+        for name in ("evaluate_every", "evaluate_responses"):
             require_whole(name, getattr(self, name), 1)
-        for name in ("experts", "nodes", "warm_seed"):
+        for name in ("experts", "nodes", "warm_steps", "warm_seed"):
             require_whole(name, getattr(self, name), 0)
         for name in ("rate", "temperature"):
             require_number(name, getattr(self, name), positive=True)
         for name in ("decay", "noise_scale"):
             require_number(name, getattr(self, name))
-        for name in ("warm", "collapse"):
+        for name in ("warm_corruption", "collapse"):
             require_number(name, getattr(self, name), most=1.0)
         require_number("top_p", self.top_p, most=1.0, positive=True)
         if self.clip_norm is not None:
             require_number("clip_norm", self.clip_norm, positive=True)
-        if self.constant is not None and self.normalizer != "constant":
-            raise InputError(
-                "`constant` goes with normalizer 'constant'", found=f"{self.constant} with {self.normalizer}"
-            )
-        if len(self.betas) != 2 or not all(0 <= beta < 1 for beta in self.betas):
-            raise InputError("`betas` must be two numbers in [0, 1)", found=self.betas)
+        if self.constant is not None:
+            require_number("constant", self.constant, positive=True)
+            if self.normalizer != "constant":
+                found = f"{self.constant} with {self.normalizer}"
+                raise InputError("`constant` goes with normalizer 'constant'", found=found)
+        pair = isinstance(self.betas, tuple) and len(self.betas) == 2
+        if not pair or not all(isinstance(beta, int | float) and 0 <= beta < 1 for beta in self.betas):
+            raise InputError("`betas` must be two numbers in [0, 1)", found=repr(self.betas))
         if self.minibatches > self.prompts * self.responses:
             raise InputError("`minibatches` must not exceed the responses of a batch", found=self.minibatches)
         if self.engine == "speculative" and self.system != "synchronous":

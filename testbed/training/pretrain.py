@@ -1,4 +1,4 @@
-"""The warm start as a command: train on the arithmetic task, keep checkpoints, judge by problems never seen."""
+"""The warm start as a command: train on a verifiable task, keep checkpoints, judge by problems never seen."""
 
 from __future__ import annotations
 
@@ -9,27 +9,22 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from testbed.core.errors import InputError
 from testbed.core.records import require_writable
-from testbed.core.seeds import SeedTree
 from testbed.environments.arithmetic import ArithmeticTask
-from testbed.policies.transformer.config import TransformerConfig
+from testbed.environments.verifiable import VerifiableTask
 from testbed.policies.transformer.model import Transformer
 from testbed.training.checkpoints import load_checkpoint, save_checkpoint
 from testbed.training.held_out import exact_match, split_prompts
 from testbed.training.interruption import deferred_interrupt
 from testbed.training.progress import steps_progress
 from testbed.training.recipe import Recipe
+from testbed.training.small_models import first_weights, small_config
 from testbed.training.supervised import WarmStart
 
 HELD_OUT = 500  # problems, or a quarter of a smaller task
 MOST_PROMPTS = 10**6  # every problem and its answer is kept: some hundred bytes each
 EVERY = 200  # steps between checkpoints
-EXPERT_HIDDEN, DENSE_HIDDEN = 64, 128
-EMBEDDING_SCALE = 0.3
-ROPE_BASE = 10.0  # contexts are a dozen tokens long: no angle should stand still
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +32,7 @@ class Pretrained:
     """What a warm start gives: the model, its share of exact answers to problems held out, and what it took."""
 
     model: Transformer
-    task: ArithmeticTask
+    task: VerifiableTask
     recipe: Recipe
     exact_match: float
     held_out: int
@@ -50,7 +45,7 @@ class Pretrained:
         """Everything but the weights, as plain values."""
         return {
             "model": {**asdict(self.model.config), "parameters": self.model.parameter_count},
-            "task": {"max_operand": self.task.max_operand, "prompts": self.task.n_prompts},
+            "task": {"name": self.task.name, **self.task.params, "prompts": self.task.n_prompts},
             "recipe": asdict(self.recipe),
             "exact_match": self.exact_match,
             "held_out": self.held_out,
@@ -71,32 +66,8 @@ class Pretrained:
         return lines if self.out else [*lines, "no weights were kept: --out PATH writes them"]
 
 
-def small_config(task: ArithmeticTask, experts: int = 0) -> TransformerConfig:
-    """Two layers of width 64, dense or with experts of half the width, and room for a prompt and its answer."""
-    return TransformerConfig(
-        vocab_size=task.vocab_size,
-        width=64,
-        layers=2,
-        heads=4,
-        hidden=EXPERT_HIDDEN if experts else DENSE_HIDDEN,
-        experts=experts,
-        context=1 + task.prompt_length + task.horizon,
-        rope_base=ROPE_BASE,
-    )
-
-
-def untrained(task: ArithmeticTask, experts: int, seed: int) -> Transformer:
-    """First weights: nearly uniform laws, and embeddings small enough for the first layers to matter early."""
-    model = Transformer.random(
-        small_config(task, experts), SeedTree(seed)["weights"], dtype=torch.float32, sharpness=0.1
-    )
-    with torch.no_grad():
-        model.weights["embedding"].mul_(EMBEDDING_SCALE)
-    return model
-
-
 def pretrain(
-    task: ArithmeticTask,
+    task: VerifiableTask,
     recipe: Recipe,
     *,
     experts: int = 0,
@@ -108,7 +79,7 @@ def pretrain(
 
     Parameters
     ----------
-    task : ArithmeticTask
+    task : VerifiableTask
     recipe : Recipe
     experts : int         0 = dense
     seed : int            of the first weights and of the order of the problems; the split is the same for all seeds
@@ -127,7 +98,7 @@ def pretrain(
         raise InputError("a run to resume is named by `out`", found="none", hint="where its weights were to go")
     require_learnable(task)
     train, held = split_prompts(task, min(HELD_OUT, task.n_prompts // 4))
-    model = untrained(task, experts, seed)
+    model = first_weights(small_config(task, experts), seed)
     run = WarmStart(model, task, train, recipe, seed)
     checkpoint = None if out is None else checkpoint_path(require_writable(out))
     if resume and checkpoint is not None:
@@ -152,7 +123,7 @@ def pretrain(
     )
 
 
-def require_learnable(task: ArithmeticTask) -> None:
+def require_learnable(task: VerifiableTask) -> None:
     """Raise InputError unless the task has enough problems to hold some out, and few enough to keep all of them.
 
     Examples
@@ -162,13 +133,16 @@ def require_learnable(task: ArithmeticTask) -> None:
     testbed.core.errors.InputError: a task to learn must have at least 4 problems, a quarter of which is held out; \
 found 1, with operands 0..0 (set --max-operand to 1 or more)
     """
-    found = f"{task.n_prompts:,}, with operands 0..{task.max_operand}"
+    found, more, fewer = f"{task.n_prompts:,}", "", ""
+    if isinstance(task, ArithmeticTask):
+        found += f", with operands 0..{task.max_operand}"
+        more = "set --max-operand to 1 or more"
+        fewer = f"set --max-operand to at most {math.isqrt(MOST_PROMPTS) - 1}"
     if task.n_prompts < 4:
         rule = "a task to learn must have at least 4 problems, a quarter of which is held out"
-        raise InputError(rule, found=found, hint="set --max-operand to 1 or more")
+        raise InputError(rule, found=found, hint=more)
     if task.n_prompts > MOST_PROMPTS:
-        hint = f"set --max-operand to at most {math.isqrt(MOST_PROMPTS) - 1}"
-        raise InputError(f"a task to learn must have at most {MOST_PROMPTS:,} problems", found=found, hint=hint)
+        raise InputError(f"a task to learn must have at most {MOST_PROMPTS:,} problems", found=found, hint=fewer)
 
 
 def advance_all(run: WarmStart, checkpoint: Path | None) -> float:

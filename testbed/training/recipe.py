@@ -22,10 +22,12 @@ class Recipe:
     decay : float                         weight decay of the matrices (none of the norms)
     clip : float                          longest gradient; a longer one is scaled down to it
     betas : (float, float)                memories of AdamW
+    corruption : float                    share of the demonstrations that show another problem's answer: what is learned is
+                                          right that much more rarely, and reinforcement has something to unlearn
 
     Raises
     ------
-    InputError   a size below its least, a rate or clip that is not positive, another schedule
+    InputError   a size below its least, a rate or clip that is not positive, another schedule, a share outside [0, 1]
 
     Examples
     --------
@@ -42,6 +44,7 @@ class Recipe:
     decay: float = 0.01
     clip: float = 1.0
     betas: tuple[float, float] = (0.9, 0.98)
+    corruption: float = 0.0
 
     def __post_init__(self) -> None:
         for name, least in (("steps", 1), ("batch", 1), ("warmup", 0)):
@@ -50,6 +53,8 @@ class Recipe:
         for name in ("rate", "clip"):
             if not 0 < getattr(self, name) < math.inf:
                 raise InputError(f"`{name}` must be finite and > 0", found=getattr(self, name))
+        if not 0 <= self.corruption <= 1:
+            raise InputError("`corruption` must lie in [0, 1]", found=self.corruption)
         if self.schedule not in ("cosine", "constant"):
             raise InputError("`schedule` must be 'cosine' or 'constant'", found=repr(self.schedule))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Int64
@@ -16,13 +16,17 @@ from testbed.core.seeds import SeedTree
 from testbed.environments.base import Environment
 from testbed.policies.base import Policy
 from testbed.policies.transformer.policy import TransformerPolicy
+from testbed.rollout.clock import Clock
+from testbed.rollout.delivery import Delivery
 from testbed.rollout.engine import rollout
 from testbed.rollout.speculative.drafters import HeadDrafter
 from testbed.rollout.speculative.engine import speculative_rollout
 from testbed.rollout.speculative.heads import FutureHeads
+from testbed.rollout.systems import find_system
 from testbed.training.grpo_config import GRPOConfig
 
 
+@runtime_checkable
 class Source(Protocol):
     """What hands batches to a trainer."""
 
@@ -86,6 +90,50 @@ class OnPolicySource:
     def restore(self, state: dict[str, Any], policy: Callable[[Any], Policy]) -> None:
         """Go on from a version, with the trainer's weights."""
         self.version, self.policy = state["version"], policy(None)
+
+
+class ClockSource:
+    """Batches of an asynchronous system.
+
+    Parameters
+    ----------
+    config, env, policy, prompts, seed   as `OnPolicySource`
+
+    Attributes
+    ----------
+    delivery : Delivery | None    the last one
+    """
+
+    def __init__(
+        self, config: GRPOConfig, env: Environment, policy: Policy, prompts: Int64[Tensor, " n"], seed: SeedTree
+    ) -> None:
+        self.prompts, self.seed = prompts, seed
+        system = find_system(config.system, **config.system_params)
+        chooser = RandomChooser(seed["draws"])
+        self.clock = Clock(system, env, policy, self._prompt, chooser, groups=config.prompts, size=config.responses)
+        self.delivery: Delivery | None = None
+
+    def _prompt(self, number: int) -> int:
+        """Prompt of a group: drawn at random, the same whenever it is asked for."""
+        drawn = torch.randint(len(self.prompts), (1,), generator=self.seed["prompt"][number].torch_generator())
+        return int(self.prompts[drawn])
+
+    def next_batch(self) -> SegmentedBatch:
+        """Let the system run until the trainer can take a batch."""
+        self.delivery = self.clock.next_batch()
+        return self.delivery.batch
+
+    def updated(self, policy: Policy) -> None:
+        """Push new weights, as fast as the system can."""
+        self.clock.updated(policy)
+
+    def state(self) -> dict[str, Any]:
+        """Everything under way."""
+        return self.clock.state()
+
+    def restore(self, state: dict[str, Any], policy: Callable[[Any], Policy]) -> None:
+        """Go on from a state."""
+        self.clock.restore(state, policy(None))
 
 
 def _transformer(policy: Policy) -> TransformerPolicy:

@@ -1,4 +1,4 @@
-"""A warm start: a transformer learns the shortest right answers of the arithmetic task by maximum likelihood.
+"""A warm start: a transformer learns right answers of a verifiable task by maximum likelihood.
 
 Reinforcement learning from a verifiable reward needs a policy that is sometimes right. Which problems a step sees, and in
 what order, is a function of the seed and the step's number, so that a run picked up from a checkpoint is the run that was
@@ -17,7 +17,7 @@ from torch import Tensor
 from testbed.core.errors import InputError
 from testbed.core.numerics import masked_mean
 from testbed.core.seeds import SeedTree
-from testbed.environments.arithmetic import ArithmeticTask
+from testbed.environments.verifiable import VerifiableTask
 from testbed.policies.base import Policy
 from testbed.policies.transformer.model import Transformer
 from testbed.policies.transformer.numerics import Numerics
@@ -25,9 +25,14 @@ from testbed.policies.transformer.policy import TransformerPolicy
 from testbed.training.recipe import Recipe
 
 
-def arithmetic_policy(model: Transformer, task: ArithmeticTask, numerics: Numerics | None = None) -> TransformerPolicy:
+def task_policy(model: Transformer, task: VerifiableTask, numerics: Numerics | None = None) -> TransformerPolicy:
     """Return the policy that answers the task's prompts with a transformer's weights (None: float32)."""
-    return TransformerPolicy(model, task.prompt_tokens(task.prompts()), numerics=numerics or Numerics(dtype="float32"))
+    every = task.prompts()
+    numerics = numerics or Numerics(dtype="float32")
+    return TransformerPolicy(model, task.prompt_tokens(every), task.prompt_lengths(every), numerics)
+
+
+arithmetic_policy = task_policy  # its name when addition was the only task
 
 
 def solution_loss(policy: Policy, tokens: Int64[Tensor, "B T"], mask: Bool[Tensor, "B T"]) -> Float[Tensor, ""]:
@@ -52,12 +57,12 @@ def solution_loss(policy: Policy, tokens: Int64[Tensor, "B T"], mask: Bool[Tenso
 
 
 class WarmStart:
-    """Maximum likelihood on the task's shortest answers, one update at a time.
+    """Maximum likelihood on the responses that the task demonstrates, one update at a time.
 
     Parameters
     ----------
     model : Transformer              trained in place
-    task : ArithmeticTask
+    task : VerifiableTask            its `demonstration` of each problem is learned
     prompts : Int64[Tensor, " n"]    problems to learn from, n >= recipe.batch
     recipe : Recipe
     seed : SeedTree | int            address of the order of the problems
@@ -68,7 +73,7 @@ class WarmStart:
 
     Examples
     --------
-    >>> from testbed.policies.transformer.config import TransformerConfig
+    >>> from testbed import ArithmeticTask, TransformerConfig
     >>> task, config = ArithmeticTask(1), TransformerConfig(vocab_size=14, width=8, heads=2, layers=1, hidden=8)
     >>> run = WarmStart(Transformer.random(config, 0), task, task.prompts(), Recipe(steps=20, batch=4), seed=0)
     >>> losses = [run.advance() for _ in range(20)]
@@ -79,7 +84,7 @@ class WarmStart:
     def __init__(
         self,
         model: Transformer,
-        task: ArithmeticTask,
+        task: VerifiableTask,
         prompts: Int64[Tensor, " n"],
         recipe: Recipe,
         seed: SeedTree | int,
@@ -89,8 +94,9 @@ class WarmStart:
             raise InputError(f"a batch of {recipe.batch} needs as many problems", found=len(prompts), hint=hint)
         self.model, self.prompts, self.recipe, self.step = model, prompts, recipe, 0
         self.seed = SeedTree(seed) if isinstance(seed, int) else seed
-        self.policy = arithmetic_policy(model, task)
-        self.tokens, self.mask = task.solution(prompts)
+        self.policy = task_policy(model, task)
+        self.task = {"name": task.name, **task.params}
+        self.tokens, self.mask = task.demonstration(prompts)
         matrices = [w for w in model.parameters() if w.dim() > 1]
         scales = [w for w in model.parameters() if w.dim() == 1]
         groups = [{"params": matrices, "weight_decay": recipe.decay}, {"params": scales, "weight_decay": 0.0}]
@@ -102,13 +108,22 @@ class WarmStart:
         order = torch.randperm(len(self.prompts), generator=self.seed["order"][passed].torch_generator())
         return order[place * self.recipe.batch :][: self.recipe.batch]
 
+    def shown(self, rows: Int64[Tensor, " batch"]) -> Int64[Tensor, " batch"]:
+        """Problems whose answers are shown for these: their own, but for a share `recipe.corruption`."""
+        if not self.recipe.corruption:
+            return rows
+        generator = self.seed["corruption"][self.step].torch_generator()
+        other = torch.randint(len(self.prompts), rows.shape, generator=generator)
+        return torch.where(torch.rand(rows.shape, generator=generator) < self.recipe.corruption, other, rows)
+
     def advance(self) -> float:
         """Make one update and return the loss before it."""
         rows = self.rows(self.step)
         for group in self.optimizer.param_groups:
             group["lr"] = self.recipe.rate_at(self.step)
         self.optimizer.zero_grad()
-        loss = solution_loss(self.policy.at(self.prompts[rows]), self.tokens[rows], self.mask[rows])
+        shown = self.shown(rows)
+        loss = solution_loss(self.policy.at(self.prompts[rows]), self.tokens[shown], self.mask[shown])
         loss.backward()
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.recipe.clip)
         self.optimizer.step()
@@ -149,7 +164,8 @@ class WarmStart:
         recipe = {**asdict(self.recipe), "betas": list(self.recipe.betas)}
         problems = self.prompts.tolist()
         seed = self.seed.integer()
-        return {"model": asdict(self.model.config), "recipe": recipe, "seed": seed, "problems": problems}
+        model = asdict(self.model.config)
+        return {"model": model, "recipe": recipe, "seed": seed, "problems": problems, "task": self.task}
 
 
 def _difference(name: str, there: Any, here: Any) -> str:

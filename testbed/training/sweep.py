@@ -50,6 +50,21 @@ def pending(study: Study, out: Path) -> list[Cell]:
     return [cell for cell in study.cells() if read_record(record_path(out, cell)) is None]
 
 
+def unfinished(study: Study, out: Path, resume: bool) -> list[Cell]:
+    """Cells that a sweep is to run.
+
+    Raises
+    ------
+    InputError   records in `out` and no `resume`
+    """
+    todo = pending(study, out)
+    found = len(study.cells()) - len(todo)
+    if found and not resume:
+        hint = "go on with --resume, or name another --out"
+        raise InputError("a new sweep needs a folder without its records", found=f"{found} in {out}", hint=hint)
+    return todo
+
+
 def sweep(
     study: Study,
     out: Path,
@@ -76,12 +91,8 @@ def sweep(
     ------
     InputError   records in `out` and no `resume`; a backend that does not exist or is not installed
     """
-    cells = study.cells()
-    todo = pending(study, out)
+    cells, todo = study.cells(), unfinished(study, out, resume)
     found = len(cells) - len(todo)
-    if found and not resume:
-        hint = "go on with --resume, or name another --out"
-        raise InputError("a new sweep needs a folder without its records", found=f"{found} in {out}", hint=hint)
     out.mkdir(parents=True, exist_ok=True)
     started, failed = time.perf_counter(), {}
     if progress is not None:

@@ -22,6 +22,9 @@ def test_skips(): pytest.importorskip("no_such_module")
 def test_expected(): assert False
 def test_stream(seed): print("seed", seed)
 def test_same_in_another_test(rng, generator): assert rng.integers(2**60) == 0
+def test_b_counts(says): says("5 cases")
+def test_a_counts(says): says("3 cases"); says("7 rows")
+def test_c_counts(says): says("not all"); assert False
 """
 
 
@@ -58,6 +61,15 @@ def test_a_run_ends_with_what_it_left_out(pytest_run, workers):
 def test_another_selection_is_counted_apart(pytest_run):
     _, out = pytest_run("-q", "-k", "stream")
     assert out.strip().splitlines()[-1].startswith("left out by another selection")
+
+
+@pytest.mark.parametrize("workers", ["0", "2"])
+def test_what_tests_say_is_printed_at_the_end(pytest_run, workers):
+    _, out = pytest_run("-q", "-n", workers, "-k", "counts")
+    lines = out.splitlines()
+    start = next(number for number, line in enumerate(lines) if "= counts =" in line)
+    said = ["test_a_counts: 3 cases", "test_a_counts: 7 rows", "test_b_counts: 5 cases", "test_c_counts: not all"]
+    assert lines[start + 1 : start + 5] == said
 
 
 def test_a_skip_is_a_failure_unless_allowed(pytest_run):

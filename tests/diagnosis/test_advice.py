@@ -14,6 +14,7 @@ from scipy.optimize import brentq, minimize_scalar
 
 from testbed import cli
 from testbed.core.errors import InputError
+from testbed.core.sections import plain_lines
 from testbed.core.seeds import SeedTree
 from testbed.diagnosis import advised_share
 from testbed.diagnosis.advice import advice_records
@@ -23,7 +24,6 @@ from testbed.diagnosis.advised_share import Terms, share_record
 from testbed.diagnosis.dump import load_dump
 from testbed.diagnosis.report import diagnose
 from testbed.diagnosis.response_draws import OwnedWeights, response_draws
-from testbed.diagnosis.sections import plain_lines
 from testbed.sample_data import partial_rollouts_path
 from testbed.weighting.segment import auto_caps
 from tests.weighting.worlds import batch_with_ratios

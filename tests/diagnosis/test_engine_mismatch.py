@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
+from testbed.core.sections import plain_lines
 from testbed.diagnosis import engine_mismatch
 from testbed.diagnosis.engine_mismatch import engine_report, exact_zero, measured, sampling_numerics, untrained
-from testbed.diagnosis.sections import plain_lines
 
 
 @pytest.mark.parametrize("experts", [0, 8])

@@ -7,8 +7,8 @@ import pytest
 
 from testbed.cli import app
 from testbed.core.command import run_command
+from testbed.core.sections import plain_lines
 from testbed.diagnosis.noise_fit import noise_fit
-from testbed.diagnosis.sections import plain_lines
 from testbed.policies.noise import calibration
 
 

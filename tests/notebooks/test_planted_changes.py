@@ -25,6 +25,8 @@ PLANTS = [  # notebook, where the function is, its name, the part of its result 
     ("06_mismatch_as_displacement", "theory.recorded_mismatch", "mad", None),
     ("07_group_baselines_and_normalizers", "testbed.estimators.difficulty", "difficulty_factor", None),
     ("07_group_baselines_and_normalizers", "testbed.exact.gradients", "exact_gradient", None),
+    ("08_speculative_rollouts", "testbed.estimators.group_gradient", "group_coefficients", None),
+    ("08_speculative_rollouts", "testbed.exact.gradients", "exact_gradient", None),
 ]
 
 

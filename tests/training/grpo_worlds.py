@@ -14,7 +14,7 @@ from testbed.training.supervised import WarmStart
 
 TASK = ArithmeticTask(2)
 SHAPE = TransformerConfig(vocab_size=14, width=8, heads=2, layers=1, hidden=8, context=8)
-SMALL = {"width": 8, "heads": 2, "layers": 1, "hidden": 8, "prompts": 4, "responses": 4, "evaluate_prompts": 2}
+SMALL = {"width": 8, "heads": 2, "layers": 1, "hidden": 8, "prompts": 4, "responses": 4, "evaluate_responses": 2}
 EXACT = {"sampler": {"dtype": "float64"}, "trainer": {"dtype": "float64"}}
 
 

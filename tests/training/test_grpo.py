@@ -186,7 +186,7 @@ def test_a_gradient_that_is_not_finite_ends_the_run_and_leaves_the_weights(monke
 
 
 def test_weights_that_overflow_are_a_divergence():
-    run = ran(updates=5, rate=1e30, rule="none", warm=0.0)
+    run = ran(updates=5, rate=1e30, rule="none")
     assert run.outcome == "diverged" and "not finite" in run.reason and run.done < 5
 
 

@@ -6,8 +6,9 @@ import pytest
 import torch
 
 from testbed import ArithmeticTask, InputError, TabularPolicy
-from testbed.policies.transformer import Transformer, TransformerConfig
-from testbed.training import Recipe, WarmStart, arithmetic_policy, solution_loss
+from testbed.environments import Parity
+from testbed.policies.transformer import Transformer, TransformerConfig, TransformerPolicy
+from testbed.training import Recipe, WarmStart, solution_loss, task_policy
 from testbed.training.checkpoints import load_checkpoint, save_checkpoint
 
 TASK = ArithmeticTask(3)
@@ -17,6 +18,24 @@ SHAPE = {"vocab_size": 14, "width": 16, "layers": 1, "heads": 2, "hidden": 16, "
 def small_run(recipe=None, seed=0, task=TASK, **shape):
     model = Transformer.random(TransformerConfig(**{**SHAPE, **shape}), 1, dtype=torch.float32, sharpness=0.1)
     return WarmStart(model, task, task.prompts(), recipe or Recipe(steps=60, batch=8, rate=1e-2, warmup=5), seed)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("experts", [0, 3])
+def test_prompts_of_several_lengths_are_learned_without_their_padding(experts):
+    """Against a policy that is given one prompt, of its own length."""
+    task = Parity(bits=6, least_bits=1)
+    run = small_run(task=task, experts=experts, vocab_size=5, context=14)
+    group = torch.tensor([0, 9, 40, 125])
+    tokens, mask = task.demonstration(group)
+    assert mask.sum(1).tolist() == [2, 4, 6, 7]  # the running parity and the end
+    together = run.policy.at(group).score(tokens)
+    for row, prompt in enumerate(group):
+        length = int(task.prompt_lengths(prompt[None]))
+        alone = TransformerPolicy(run.model, task.prompt_tokens(prompt[None])[:, :length], numerics=run.policy.numerics)
+        on = mask[row]
+        assert torch.allclose(alone.score(tokens[[row]][:, on])[0], together[row][on], rtol=1e-5, atol=1e-6)
+    assert torch.equal(run.tokens[group], tokens) and torch.equal(run.mask[group], mask)
 
 
 @torch.no_grad()
@@ -77,7 +96,7 @@ def test_a_small_run_learns_its_sums():
     assert first == pytest.approx(math.log(14), abs=0.1)  # the uniform law, to begin with
     assert last < 0.5 * first
     group = TASK.prompts()
-    loss = solution_loss(arithmetic_policy(run.model, TASK).at(group), *TASK.solution(group))
+    loss = solution_loss(task_policy(run.model, TASK).at(group), *TASK.solution(group))
     assert float(loss.detach()) < 0.5 * first
 
 
@@ -134,9 +153,29 @@ def test_checkpoints_of_other_runs_are_refused(tmp_path):
         InputError, match=r"found another model: hidden 16 there and 8 here, another seed \(resume with"
     ):
         small_run(seed=1, hidden=8).restore(state)
-    with pytest.raises(InputError, match=r"found another problems? "):
+    with pytest.raises(InputError, match=r"found another problems, another task: max_operand 3 there and 2 here "):
         small_run(task=ArithmeticTask(2)).restore(state)
+    with pytest.raises(InputError, match=r"found another task: horizon 2 there and 3 here \(resume"):
+        small_run(task=ArithmeticTask(3, horizon=3)).restore(state)
     for content in (b"", b"weights", b"PK\x03\x04 cut"):
         (tmp_path / "cut.pt").write_bytes(content)
         with pytest.raises(InputError, match="must be a file that training wrote"):
             load_checkpoint(tmp_path / "cut.pt")
+
+
+def test_corruption_shows_another_problems_answer_that_often():
+    """With half of the demonstrations corrupted a model is right about half the time: what reinforcement begins with."""
+    task = ArithmeticTask(9)
+    config = TransformerConfig(vocab_size=14, width=8, heads=2, layers=1, hidden=8)
+    run = WarmStart(
+        Transformer.random(config, 0), task, task.prompts(), Recipe(steps=9, batch=100, corruption=0.5), seed=0
+    )
+    shown, same = run.rows(0), run.rows(0)
+    shown = run.shown(same)
+    assert 0.3 < float((shown == same).double().mean()) < 0.7 and torch.equal(run.shown(same), shown)
+    run.step = 1
+    assert not torch.equal(run.shown(same), shown)
+    plain = WarmStart(Transformer.random(config, 0), task, task.prompts(), Recipe(steps=9, batch=100), seed=0)
+    assert torch.equal(plain.shown(same), same)
+    with pytest.raises(InputError, match="corruption"):
+        Recipe(corruption=1.5)

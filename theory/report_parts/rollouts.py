@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from testbed.core.errors import InputError
+from testbed.core.sections import Section
 from testbed.diagnosis.printed import report_sections
-from testbed.diagnosis.sections import Section
 from theory.report_parts.markup import Markup, element, safe, table
 from theory.report_parts.notation import prose
 

@@ -17,7 +17,7 @@ from testbed.exact import inclusion
 from testbed.exact.gradients import exact_gradient
 from testbed.exact.law import ExactLaw
 from testbed.exact.moments import moments
-from testbed.rollout import clock
+from testbed.rollout import cut_batches
 from theory.derivation import Derivation, Step
 from theory.length_cuts import Cut, Response, cut, first_m, law_of_kept, random_m
 from theory.planting import planted
@@ -310,7 +310,7 @@ THEOREM = Theorem(
             breaks=LAW_FORMULA,
             on=("first_of_two",),
             plant=lambda: planted(
-                clock, "ticks_to_end", lambda right: lambda b: right(b) - (b.tokens == 1).any(1).long()
+                cut_batches, "ticks_to_end", lambda right: lambda b: right(b) - (b.tokens == 1).any(1).long()
             ),
             why="the sampler's clock leaves the end token out; needs responses cut off at the horizon",
         ),

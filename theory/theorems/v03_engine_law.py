@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import sympy as sp
 import torch
 
+from testbed.rollout.speculative import sampled_trees
+from testbed.rollout.speculative.verify import laws as verifier_laws
+from testbed.rollout.speculative.verify.registry import VERIFIERS
 from theory import speculative_bugs as bugs
 from theory.derivation import Derivation, Step
-from theory.speculative_worlds import Prefix, Speculation, drafters
+from theory.planting import planted
+from theory.speculative_worlds import Outcomes, Prefix, Speculation, drafters, drawing, summed
 from theory.theorem import Claim, Mutant, Quantities, Theorem
 
 WAYS = ("heads", "lookup")
+OTHERS = tuple(name for name in VERIFIERS if name != "membership")
 
 
 def vector(law: Mapping[tuple[Prefix, ...], float], outcomes: Sequence[tuple[Prefix, ...]]) -> torch.Tensor:
@@ -23,14 +28,38 @@ def vector(law: Mapping[tuple[Prefix, ...], float], outcomes: Sequence[tuple[Pre
     return torch.tensor([*values, sum(law.values()) - sum(values)], dtype=torch.float64)
 
 
+def distance(case: Speculation, outcomes: Outcomes) -> torch.Tensor:
+    """Total variation between what was written and the target; a tolerance of 1e-10 in a hundredth, the least scale, is 1e-12."""
+    off = vector(summed(outcomes), [(y,) for y in case.responses()])
+    off[:-1] -= case.target.probs
+    return off.abs().sum() / 2
+
+
+def three_tokens(case: Speculation, verifiers: Sequence[str] = OTHERS, ways: bool = True) -> Quantities:
+    """Laws of one response, its branches side by side: membership behind every drafter, and every other verifier."""
+    found: dict[str, Any] = {"none": 0.0}
+    for name in verifiers:
+        found[name] = distance(case, case.side_by_side(**drawing(case)[name]))
+    if ways:
+        one, nothing_else = [(y,) for y in case.responses()], torch.zeros(1, dtype=torch.float64)
+        laws = torch.stack([vector(summed(case.side_by_side(**way)), one) for way in drafters(case).values()])
+        target = torch.cat([case.target.probs, nothing_else]).expand_as(laws)
+        found |= {"engine": laws, "target": target, "law": laws[0, :-1]}
+    return found
+
+
 def measure(case: Speculation) -> Quantities:
     """Law of the engine by enumeration, beside the exact law from the policy's own passes."""
+    if case.vocab_size > 2:
+        return three_tokens(case)
     single, ways = case.target.probs, drafters(case)
     one = [(y,) for y in case.responses()]
     nothing_else = torch.zeros(1, dtype=torch.float64)
     if case.rows == 1:
         laws = torch.stack([vector(case.law(**ways[way]), one) for way in WAYS])
-        return {"engine": laws, "target": torch.cat([single, nothing_else]).expand_as(laws), "law": laws[0, :-1]}
+        together = torch.stack([vector(summed(case.side_by_side(**ways[way])), one) for way in WAYS])
+        target = torch.cat([single, nothing_else]).expand_as(laws)
+        return {"engine": laws, "target": target, "law": laws[0, :-1], "together": together}
     pairs = [a + b for a in one for b in one]
     product = torch.cat([(single[:, None] * single).flatten(), nothing_else])
     law = vector(case.law(n=2, drafter=lambda: case.heads(1), nodes=1), pairs)
@@ -50,13 +79,12 @@ def measure(case: Speculation) -> Quantities:
 
 
 @lru_cache(maxsize=8)
-def _derivation(responses: tuple[Prefix, ...], rows: int) -> Derivation:
+def _derivation(responses: tuple[Prefix, ...], rows: int, others: range) -> Derivation:
     def symbol(letter: str, h: Prefix, row: int = 0) -> sp.Symbol:
         return sp.Symbol(f"{letter}{row or ''}_" + "".join(map(str, h)))
 
     def chance(y: Prefix, t: int) -> sp.Expr:
-        a = symbol("a", y[:t])
-        return a if y[t] else 1 - a
+        return symbol(f"a{y[t]}", y[:t]) if y[t] else 1 - sp.Add(*[symbol(f"a{v}", y[:t]) for v in others])
 
     def by_rounds(y: Prefix, row: int = 0) -> sp.Expr:
         """Sum over the ways in which passes settle the positions of y; d = the tree of the pass holds the next token."""
@@ -97,19 +125,48 @@ def _derivation(responses: tuple[Prefix, ...], rows: int) -> Derivation:
         return {s: sp.Rational(rng.randint(1, 8), 9) for s in names}
 
     def bind(case: Speculation) -> dict[sp.Symbol, float]:
-        return {symbol("a", h): float(law[1].exp()) for h, law in case.laws.items()}
+        return {symbol(f"a{v}", h): float(law[v].exp()) for h, law in case.laws.items() for v in others}
 
     return Derivation([chain], point, bind)
 
 
 def instances() -> list[Speculation]:
-    """One response with and without an end token; groups of two, with an end token and without."""
+    """One response with and without an end token, over two tokens and three; groups of two, with an end token and without."""
     return [
         Speculation(name="one_response", horizon=4),
         Speculation(name="end_token", horizon=4, eos=1, sharpness=1.0),
+        Speculation(name="three_tokens", horizon=4, vocab_size=3),
+        Speculation(name="three_tokens_end", horizon=4, vocab_size=3, eos=2, sharpness=1.0),
         Speculation(name="group", horizon=3, rows=2, eos=1, sharpness=1.0, layers=1),
         Speculation(name="group_without_end", horizon=2, rows=2, sharpness=1.0, layers=1),
     ]
+
+
+def branches() -> list[dict[str, Any]]:
+    """Branches that were walked in the engine, and the distances found."""
+    case = instances()[2]
+    every = {f"membership, {name}": way for name, way in drafters(case).items()} | drawing(case)
+    rows = []
+    for name, way in every.items():
+        outcomes = case.side_by_side(**way)
+        rows.append({
+            "verifier": name, "tokens": case.vocab_size, "horizon": case.horizon, "nodes": way["nodes"],
+            "branches": len(outcomes), "total_variation": float(distance(case, outcomes)),
+        })  # fmt: skip
+    return rows
+
+
+def misstated() -> Any:
+    """The verifier is told another law (here: the uniform one) than the candidates were drawn from."""
+
+    def make(right: Any) -> Any:
+        def wrong(*args: Any, **options: Any) -> Any:
+            tree, law = right(*args, **options)
+            return tree, torch.full_like(law, 1 / law.shape[-1]).log()
+
+        return wrong
+
+    return planted(sampled_trees, "drawn_tree", make)
 
 
 THEOREM = Theorem(
@@ -120,19 +177,23 @@ THEOREM = Theorem(
         "each position is drawn once, from the target's law at its own prefix (after temperature, top-k and top-p)",
         "every response has its own draws, and ends at its own end token or cap",
         "what is drafted depends on the past only",
+        "or a verifier that is exact round by round (V4), with candidates drawn from the law it is told",
     ),
-    statement="P(engine writes y) = prod_t p(y_t | h_t) for every drafter and budget; the responses of a group are independent, "
-    "and the law of their lengths is the target's",
+    statement="P(engine writes y) = prod_t p(y_t | h_t) for every drafter, budget and verifier; the responses of a group are "
+    "independent, and the law of their lengths is the target's. Table: branches walked in the engine itself",
     source="ours",
     claims=(
         Claim("law", "equal", "engine", "target", "the law of one response, under every drafter", tolerance=1e-12),
+        Claim("side_by_side", "equal", "together", "engine", "and the same from branches walked as rows of one batch",
+              tolerance=1e-12),
+        *(Claim(f"{name}_law", "equal", name, "none", f"{name}: total variation at most 1e-12") for name in OTHERS),
         Claim("pairs", "equal", "pairs", "product", "two responses of a batch are independent", tolerance=1e-12),
         Claim("each", "equal", "each", "alone", "each response of a batch alone has the target's law", tolerance=1e-12),
         Claim("lengths", "equal", "lengths", "lengths_alone", "each has the target's law of lengths", tolerance=1e-12),
     ),
     instances=instances,
     measure=measure,
-    derive=lambda case: _derivation(tuple(case.responses()), case.rows),
+    derive=lambda case: _derivation(tuple(case.responses()), case.rows, range(1, case.vocab_size)),
     outcome="Lossless per sequence is not enough for a group: test the joint law and the law of lengths as well.",
     mutants=(
         Mutant(name="first_token_shared", kind="hypothesis", breaks=("pairs",), on=("group",), plant=bugs.shared_first_token,
@@ -152,5 +213,14 @@ THEOREM = Theorem(
                why="candidates are read at another position"),
         Mutant(name="cache_not_compacted", kind="bug", breaks=("law",), on=("one_response",), plant=bugs.cache_not_compacted,
                why="later passes read rejected rivals; needs two rounds after a path that is not the first one"),
+        Mutant(name="misstated_drafter_law", kind="bug", on=("three_tokens_end",), plant=misstated,
+               breaks=tuple(f"{name}_law" for name, rule in VERIFIERS.items() if rule.needs_drafter),
+               measure=partial(three_tokens, ways=False),
+               why="every rule that asks for q gets another one; the two that do not ask are left alone"),
+        Mutant(name="rejected_token_kept", kind="bug", on=("three_tokens_end",), breaks=("point_mass_law",),
+               plant=lambda: planted(verifier_laws, "without", lambda right: lambda law, token: law),
+               measure=partial(three_tokens, verifiers=("point_mass",), ways=False),
+               why="a rejected candidate may still be drawn"),
     ),
+    table=branches,
 )  # fmt: skip

@@ -2,54 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
 import sympy as sp
 import torch
-from torch import Tensor
 
-from testbed.core.batch import SegmentedBatch
-from testbed.estimators import group_gradient
 from testbed.exact.gradients import exact_gradient
+from testbed.rollout.speculative.group_specimens import rows_sorted
 from theory import speculative_bugs as bugs
 from theory.derivation import Derivation, Step
-from theory.planting import planted
+from theory.pair_updates import SIZE, Trained, expected_update
 from theory.speculative_worlds import Prefix, Speculation
 from theory.symbols import SymbolicWorld, symbolic_world
 from theory.theorem import Claim, Mutant, Quantities, Theorem
 
-SIZE = 2  # responses of a group
-Pair = tuple[Prefix, ...]
 
-
-def expected_update(case: Speculation, law: Mapping[Pair, float]) -> tuple[Tensor, Tensor]:
-    """Mean update of a group, by logit: the part of the first tokens, and that of the later ones."""
-    pairs = [y for pair in law for y in pair]
-    tokens = torch.tensor([[*y, *[0] * (case.horizon - len(y))] for y in pairs])
-    mask = torch.arange(case.horizon) < torch.tensor([len(y) for y in pairs])[:, None]
-    group = torch.arange(len(law)).repeat_interleave(SIZE)
-    zero = torch.zeros(tokens.shape, dtype=torch.float64)
-    batch = SegmentedBatch(
-        tokens=tokens, mask=mask, segment=torch.zeros_like(tokens), logp_target=zero, logp_behavior=zero,
-        reward=case.env.reward(tokens, mask, group), group=group,
-    )  # fmt: skip
-    coefficient = group_gradient.group_coefficients(batch, "group_mean", normalizer="constant", constant=float(SIZE))
-    coefficient = coefficient * torch.tensor(list(law.values()), dtype=torch.float64)[group][:, None]
-    first = torch.arange(case.horizon) == 0
-    pi = case.world.target
-    return tuple(pi.score_terms(batch.tokens, coefficient * part).sum(0) for part in (first, ~first))  # type: ignore
-
-
-def measure(case: Speculation) -> Quantities:
+def measure(case: Speculation, trained: Trained = lambda b: b) -> Quantities:
     """Updates under the engine's groups, under independent ones, and with the first token drawn once per group."""
     one = dict(zip(case.responses(), case.target.probs.tolist(), strict=True))
-    independent = expected_update(case, {(y, z): p * q for y, p in one.items() for z, q in one.items()})
+    independent = expected_update(case, {(y, z): p * q for y, p in one.items() for z, q in one.items()}, trained)
     options: dict[str, Any] = {"drafter": lambda: case.heads(1), "nodes": 1}
-    engine = expected_update(case, case.law(n=SIZE, **options))
-    with bugs.shared_first_token():
-        shared = expected_update(case, case.law(n=SIZE, **options))
+    engine = expected_update(case, case.law(n=SIZE, **options), trained)
+    shared = expected_update(case, case.law(n=SIZE, specimen="shared_first_token", **options), trained)
     return {
         "engine": engine[0] + engine[1],
         "gradient": exact_gradient(case.env, case.world.target) * (1 - 1 / SIZE),
@@ -129,16 +104,6 @@ def stopped_together() -> list[Speculation]:
     return [Speculation(name="stopped_together", horizon=3, rows=SIZE, sharpness=1.0, layers=1)]
 
 
-def rows_sorted(right: Any) -> Any:
-    """Bug: the rows of a group are sorted by length, their advantages are not."""
-
-    def wrong(batch: SegmentedBatch, *args: Any, **options: Any) -> Tensor:
-        order = torch.argsort(batch.lengths.reshape(-1, SIZE), dim=1, descending=True, stable=True)
-        return right(batch, *args, **options).reshape(-1, SIZE).gather(1, order.argsort(1)).flatten()
-
-    return wrong
-
-
 THEOREM = Theorem(
     id="V11",
     kind="identity",
@@ -164,13 +129,12 @@ THEOREM = Theorem(
     outcome="A first token drawn once per prompt is never trained under a common normalizer; draw it once per response.",
     mutants=(
         Mutant(name="first_token_shared", kind="bug", breaks=("gradient", "same"), plant=bugs.shared_first_token,
-               why="the engine itself draws the first token once for the batch"),
-        Mutant(name="whole_batch_stopped", kind="hypothesis", breaks=("gradient", "same", "later_stays"),
+               why="the engine itself draws the first token once per prompt"),
+        Mutant(name="whole_batch_stopped", kind="hypothesis", breaks=("gradient", "same"),
                instances=stopped_together, plant=bugs.whole_batch_stop,
                why="responses are cut when the fastest one reaches the cap: rewards of cut responses enter"),
         Mutant(name="rows_sorted_without_advantages", kind="bug", breaks=("gradient", "first_lives", "later_stays"),
-               on=("ends_early",),
-               plant=lambda: planted(group_gradient, "group_advantage", rows_sorted),
+               on=("ends_early",), measure=lambda case: measure(case, rows_sorted),
                why="a response gets another's advantage; needs lengths that differ"),
     ),
 )  # fmt: skip

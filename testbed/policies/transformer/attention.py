@@ -11,7 +11,7 @@ from torch import Tensor
 
 from testbed.policies.transformer.config import TransformerConfig
 from testbed.policies.transformer.numerics import Numerics
-from testbed.policies.transformer.operations import linear, product, softmax
+from testbed.policies.transformer.operations import attended, linear
 
 
 @lru_cache(maxsize=32)
@@ -31,25 +31,32 @@ def rotary_table(
     return angle.cos().to(dtype), angle.sin().to(dtype)
 
 
+def rotations(
+    positions: Int64[Tensor, "B c"], config: TransformerConfig, numerics: Numerics
+) -> tuple[Float[Tensor, "B c 1 D"], Float[Tensor, "B c 1 D"]]:
+    """Cosines and signed sines that turn a head at these positions; the same for every layer of a pass."""
+    tables = rotary_table(config.context, config.head_width, config.rope_base, numerics.wide)
+    cosine, sine = (table.to(positions.device)[positions][:, :, None] for table in tables)
+    return torch.cat([cosine, cosine], -1), torch.cat([-sine, sine], -1)
+
+
 def rotated(
-    x: Float[Tensor, "B c H D"], positions: Int64[Tensor, "B c"], config: TransformerConfig, numerics: Numerics
+    x: Float[Tensor, "B c H D"], turn: tuple[Float[Tensor, "B c 1 D"], Float[Tensor, "B c 1 D"]], numerics: Numerics
 ) -> Float[Tensor, "B c H D"]:
     """Turn the pairs (i, i + D/2) of every head by the angle of the token's position.
 
     Gives      <rotated(q, m), rotated(k, n)> depends on m and n through m - n only
     """
-    tables = rotary_table(config.context, config.head_width, config.rope_base, numerics.wide)
-    cosine, sine = (table.to(x.device)[positions][:, :, None] for table in tables)
-    first, second = x.to(numerics.wide).chunk(2, -1)
-    turned = torch.cat([first * cosine - second * sine, first * sine + second * cosine], -1)
-    return turned.to(x.dtype)
+    cosine, sine = turn
+    wide = x.to(numerics.wide)
+    return (wide * cosine + wide.roll(x.shape[-1] // 2, -1) * sine).to(x.dtype)
 
 
 def keys_and_values(
     x: Float[Tensor, "B c d"],
     weights: Mapping[str, Tensor],
     at: str,
-    positions: Int64[Tensor, "B c"],
+    turn: tuple[Float[Tensor, "B c 1 D"], Float[Tensor, "B c 1 D"]],
     config: TransformerConfig,
     numerics: Numerics,
 ) -> tuple[Float[Tensor, "B c H D"], Float[Tensor, "B c H D"]]:
@@ -57,32 +64,34 @@ def keys_and_values(
     shape = (*x.shape[:-1], config.kept_heads, config.head_width)
     key = linear(x, weights[at + "key"], numerics).reshape(shape)
     value = linear(x, weights[at + "value"], numerics).reshape(shape)
-    return rotated(key, positions, config, numerics), value
+    return rotated(key, turn, numerics), value
 
 
 def attend(
     x: Float[Tensor, "B c d"],
     key: Float[Tensor, "B S H D"],
     value: Float[Tensor, "B S H D"],
-    visible: Bool[Tensor, "#B c S"],
+    keep: Bool[Tensor, "#B 1 Q S"],
     weights: Mapping[str, Tensor],
     at: str,
-    positions: Int64[Tensor, "B c"],
+    turn: tuple[Float[Tensor, "B c 1 D"], Float[Tensor, "B c 1 D"]],
     config: TransformerConfig,
     numerics: Numerics,
 ) -> Float[Tensor, "B c d"]:
-    """Attention of each token to the visible slots, through the output projection.
+    """Attention of each token to the slots it sees, through the output projection.
 
     out = W_o concat_h sum_s softmax_s(q_h . k_gs / sqrt(D)) v_gs,  g the head of keys that h reads
 
-    Queries that read one head of keys are rows of one product.
+    Queries that read one head of keys are rows of one product: Q = c * heads / key heads, as `shared_rows` arranges them.
     """
     batch, count = x.shape[:2]
     query = linear(x, weights[at + "query"], numerics).reshape(batch, count, config.heads, config.head_width)
-    query = rotated(query, positions, config, numerics).transpose(1, 2)  # [B, H, c, D]
-    sharing = config.heads // config.kept_heads
-    query = query.reshape(batch, config.kept_heads, sharing * count, config.head_width)
-    scores = product(query, key.permute(0, 2, 3, 1), numerics).to(numerics.wide) * config.head_width**-0.5
-    share = softmax(scores, visible.repeat(1, sharing, 1)[:, None], numerics).to(x.dtype)
-    mixed = product(share, value.transpose(1, 2), numerics).reshape(batch, config.heads, count, config.head_width)
+    query = rotated(query, turn, numerics).transpose(1, 2)  # [B, H, c, D]
+    query = query.reshape(batch, config.kept_heads, -1, config.head_width)
+    mixed = attended(query, key, value, keep, numerics).reshape(batch, config.heads, count, config.head_width)
     return linear(mixed.transpose(1, 2).reshape(x.shape), weights[at + "output"], numerics)
+
+
+def shared_rows(visible: Bool[Tensor, "B c S"], config: TransformerConfig) -> Bool[Tensor, "B 1 Q S"]:
+    """What the rows of one head of keys see: every token once for each query head that shares it."""
+    return visible.repeat(1, config.heads // config.kept_heads, 1)[:, None]

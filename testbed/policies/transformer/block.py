@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
-from testbed.policies.transformer.attention import attend, keys_and_values
+from testbed.policies.transformer.attention import attend, keys_and_values, rotations, shared_rows
 from testbed.policies.transformer.cache import KeyValueCache
 from testbed.policies.transformer.config import TransformerConfig
 from testbed.policies.transformer.experts import (
@@ -26,7 +26,8 @@ from testbed.policies.transformer.operations import rms_norm
 class Place:
     """Where the tokens of a pass stand: their positions, what they see, and where a cache keeps them (if there is one).
 
-    Without `slots` a token is kept in the slot of its position; without `rows` the tokens belong to all rows of the cache.
+    Without `slots` a token is kept in the slot of its position; without `rows` the tokens belong to the cache's first rows.
+    `turn` and `keep` follow from the rest and are the same for all layers of a pass; `ready` fills them in.
     """
 
     positions: Int64[Tensor, "B c"]
@@ -34,6 +35,15 @@ class Place:
     cache: KeyValueCache | None = None
     rows: Int64[Tensor, " B"] | None = None
     slots: Int64[Tensor, "B c"] | None = None
+    turn: tuple[Float[Tensor, "B c 1 D"], Float[Tensor, "B c 1 D"]] | None = None
+    keep: Bool[Tensor, "#B 1 Q S"] | None = None
+
+    def ready(self, config: TransformerConfig, numerics: Numerics) -> Place:
+        """Return the place with the rotations of its positions, and what each row of a head's queries sees."""
+        if self.turn is not None:
+            return self
+        turn, keep = rotations(self.positions, config, numerics), shared_rows(self.visible, config)
+        return replace(self, turn=turn, keep=keep)
 
 
 def block(
@@ -56,13 +66,14 @@ def block(
     config, numerics : of the model, of the engine
     replayed : experts to use instead of the router's own choice; -1 leaves the choice to the router
     """
-    at = f"layer{layer}."
+    at, place = f"layer{layer}.", place.ready(config, numerics)
+    assert place.turn is not None and place.keep is not None
     normed = rms_norm(x, weights[at + "attention_norm"], config.epsilon, numerics)
-    key, value = keys_and_values(normed, weights, at, place.positions, config, numerics)
+    key, value = keys_and_values(normed, weights, at, place.turn, config, numerics)
     if place.cache is not None:
         slots = place.positions if place.slots is None else place.slots
         key, value = place.cache.extended(layer, place.rows, slots, key, value, place.visible.shape[-1])
-    x = x + attend(normed, key, value, place.visible, weights, at, place.positions, config, numerics)
+    x = x + attend(normed, key, value, place.keep, weights, at, place.turn, config, numerics)
     normed = rms_norm(x, weights[at + "feed_forward_norm"], config.epsilon, numerics)
     if not config.experts:
         return x + gated_unit(normed, weights, at, numerics), None

@@ -51,12 +51,15 @@ class KeyValueCache:
         value: Float[Tensor, "b c H D"],
         used: int,
     ) -> tuple[Float[Tensor, "b S H D"], Float[Tensor, "b S H D"]]:
-        """Write new tokens into their slots and return the first `used` slots of these rows (None: of all, as a view)."""
+        """Write new tokens into their slots and return the first `used` slots of these rows.
+
+        Without `rows` they are the first ones, and what is returned is a view.
+        """
         out = []
         at = torch.arange(len(slots), device=slots.device) if rows is None else rows
         for store, new in ((self.keys[layer], key), (self.values[layer], value)):
             store[at[:, None], slots] = new
-            out.append(store[:, :used] if rows is None else store[at, :used])
+            out.append(store[: len(slots), :used] if rows is None else store[at, :used])
         return out[0], out[1]
 
     def moved(self, source: Int64[Tensor, "b k"], slots: Int64[Tensor, "b k"]) -> None:
@@ -70,9 +73,15 @@ class KeyValueCache:
         for store in (self.keys, self.values):
             store[:] = [x.index_select(0, rows) for x in store]
 
+    def exchange(self, some: list[int], others: list[int]) -> None:
+        """Let rows change places, pair by pair."""
+        here, there = some + others, others + some
+        for store in (*self.keys, *self.values):
+            store[here] = store[there]
+
     def grow(self, slots: int) -> None:
-        """Make room for at least this many positions."""
-        missing = slots - self.slots
-        if missing > 0:
+        """Make room for at least this many positions; twice as many as before, so that a row is seldom copied."""
+        if slots > self.slots:
+            missing = max(slots, 2 * self.slots) - self.slots
             for store in (self.keys, self.values):
                 store[:] = [torch.nn.functional.pad(x, (0, 0, 0, 0, 0, missing)) for x in store]

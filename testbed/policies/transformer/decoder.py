@@ -24,7 +24,8 @@ class CachedDecoder(Decoder):
 
     Rows may be asked about in any order and number, and may come back several tokens longer; what a row showed before and
     shows differently now is seen again from the first difference on. The weights are those of the moment of opening.
-    With `Numerics(cached=False)` nothing is kept and every step passes over the whole context.
+    With `Numerics(cached=False)` nothing is kept and every step passes over the whole context. Rows asked about have the
+    first lines of the cache, so that a pass reads their keys and values where they lie.
 
     Parameters
     ----------
@@ -47,14 +48,13 @@ class CachedDecoder(Decoder):
         self.config, self.numerics = policy.config, policy.numerics
         self.prompts = policy.rows(group.shape[0])
         with torch.no_grad():
-            held = policy.weights()
-            same = policy.model.weights  # an optimizer changes these in place
-            self.weights = {n: w.clone() if w.dtype == same[n].dtype else w for n, w in held.items()}
+            self.weights = policy.weights()
         rows, slots = self.prompts.tokens.shape
         device = self.weights["embedding"].device
         self.cache = KeyValueCache(self.config, rows, slots, self.numerics.format, device)
-        self.seen = torch.zeros(rows, dtype=torch.int64, device=device)
-        self.context = torch.zeros(rows, slots, dtype=torch.int64, device=device)
+        self.line = list(range(rows))  # the row that each line of the cache belongs to
+        self.seen = [-1] * rows  # response tokens of each row whose keys and values are held; -1: nor are its prompt's
+        self.shown = torch.zeros(rows, 0, dtype=torch.int64, device=device)  # response tokens as they were last shown
         shape = (rows, slots, self.config.layers, self.config.experts_per_token)
         self.experts = torch.full(shape, -1, device=device) if self.config.experts else None
 
@@ -63,19 +63,17 @@ class CachedDecoder(Decoder):
         """Float64 log-probabilities of the token after each prefix; prefix i is that of row `rows[i]`."""
         if len(rows) == 0:
             return torch.zeros(0, self.policy.vocab_size, dtype=torch.float64, device=prefix.device)
-        prefix, rows = prefix.to(self.seen.device), rows.to(self.seen.device)
-        prompts = self.prompts.of(rows)
-        context = prompts.followed_by(prefix)
-        self.policy.require_room(context.shape[1])
-        length = prompts.lengths + prefix.shape[1]
-        start = self._already_seen(context, length, rows) if self.numerics.cached else torch.zeros_like(length)
-        offset = torch.arange(int((length - start).max()), device=context.device)
-        slot = start[:, None] + offset  # beyond a row's length: slots that its next tokens will overwrite
-        chunk = context.gather(1, slot.clamp(max=context.shape[1] - 1))
-        x, experts = self._pass(chunk, slot, rows, int(slot.max()) + 1)
-        self._remember(context, length, rows, slot, experts)
-        last = (length - start - 1)[:, None, None].expand(-1, 1, x.shape[-1])
-        return next_token_laws(x.gather(1, last)[:, 0], self.weights, self.config, self.numerics)
+        asked = rows.tolist()
+        order = self._in_front(asked) if self.numerics.cached else None
+        prefix, rows = prefix.to(self.shown.device), rows.to(self.shown.device)
+        if order is not None:
+            prefix, rows = prefix[order], rows[order]
+        known = self._already_seen(prefix, rows, asked)
+        x = self._pass(prefix, rows, known)
+        self._remember(prefix, rows, asked)
+        if order is not None:
+            x = torch.empty_like(x).index_copy_(0, order, x)
+        return next_token_laws(x, self.weights, self.config, self.numerics)
 
     def routes(self) -> Routes:
         """Return the experts that acted on every token shown so far.
@@ -88,37 +86,67 @@ class CachedDecoder(Decoder):
             raise InputError("routes need a mixture of experts", found="a dense model")
         return Routes(self.experts.clone(), self.prompts.lengths - 1)
 
-    def _already_seen(self, context: Tensor, length: Tensor, rows: Tensor) -> Tensor:
-        """Leading tokens of each row whose keys and values are held and still valid; the last token is always fed."""
-        known = min(context.shape[1], self.context.shape[1])
-        slot = torch.arange(known, device=context.device)
-        agree = (self.context[rows, :known] == context[:, :known]) & (slot < self.seen[rows, None])
-        return torch.minimum(agree.long().cumprod(1).sum(1), length - 1)
+    def _in_front(self, asked: list[int]) -> Int64[Tensor, " b"] | None:
+        """Let these rows have the cache's first lines; return which of them has each line (None: in the order asked)."""
+        count, wanted = len(asked), set(asked)
+        coming = [line for line, row in enumerate(self.line[count:], count) if row in wanted]
+        if coming:
+            going = [line for line, row in enumerate(self.line[:count]) if row not in wanted]
+            self.cache.exchange(going, coming)
+            for here, there in zip(going, coming, strict=True):
+                self.line[here], self.line[there] = self.line[there], self.line[here]
+        if self.line[:count] == asked:
+            return None
+        place = {row: i for i, row in enumerate(asked)}
+        return torch.tensor([place[row] for row in self.line[:count]], device=self.shown.device)
 
-    def _pass(self, chunk: Tensor, slot: Tensor, rows: Tensor, used: int) -> tuple[Tensor, Tensor | None]:
-        """Residual stream and experts of the tokens fed."""
+    def _already_seen(self, prefix: Tensor, rows: Tensor, asked: list[int]) -> int:
+        """Leading response tokens that are held, and still valid, of all these rows; the last token is always fed."""
+        if not self.numerics.cached:
+            return -1
+        seen = min(prefix.shape[1], min(self.seen[row] for row in asked))
+        if seen > 0:
+            differs = (self.shown[rows, :seen] != prefix[:, :seen]).any(0)
+            seen = int(differs.long().argmax()) if bool(differs.any()) else seen
+        return min(seen, prefix.shape[1] - 1)
+
+    def _pass(self, prefix: Tensor, rows: Tensor, known: int) -> Float[Tensor, "b d"]:
+        """Residual stream at the last token of each row; `known` response tokens are not fed (-1: all are, and the prompt)."""
+        length = self.prompts.lengths[rows] + prefix.shape[1]
+        used = self.prompts.tokens.shape[1] + prefix.shape[1]
+        self.policy.require_room(used)
+        if known < 0:
+            used = int(length.max())
+            chunk = self.prompts.of(rows).followed_by(prefix)[:, :used]
+            slot = torch.arange(used, device=prefix.device).expand(
+                len(rows), -1
+            )  # beyond a row's length: overwritten later
+        else:
+            chunk = prefix[:, known:]
+            slot = length[:, None] + torch.arange(known - prefix.shape[1], 0, device=prefix.device)
         forced = None
         if self.policy.replayed is not None:
-            recorded = self.policy.replayed.over(used, len(self.prompts.lengths))[rows]
+            recorded = self.policy.replayed.over(used, len(self.line))[rows]
             forced = recorded[torch.arange(len(rows), device=slot.device)[:, None], slot]
-        if not self.numerics.cached:
-            place = full_place(chunk.shape[0], chunk.shape[1], chunk.device)
-        else:
+        if self.numerics.cached:
             self.cache.grow(used)
             visible = torch.arange(used, device=slot.device) <= slot[:, :, None]
-            positions = slot.clamp(max=self.config.context - 1)
-            place = Place(positions=positions, visible=visible, cache=self.cache, rows=rows)
-        return residual_stream(chunk, self.weights, place, self.config, self.numerics, forced)
-
-    def _remember(self, context: Tensor, length: Tensor, rows: Tensor, slot: Tensor, experts: Tensor | None) -> None:
-        width = max(context.shape[1], int(slot.max()) + 1)
-        missing = width - self.context.shape[1]
-        if missing > 0:
-            self.context = torch.nn.functional.pad(self.context, (0, missing))
-            if self.experts is not None:
-                self.experts = torch.nn.functional.pad(self.experts, (0, 0, 0, 0, 0, missing), value=-1)
-        self.context[rows, : context.shape[1]] = context
-        self.seen[rows] = length
+            place = Place(positions=slot, visible=visible, cache=self.cache)
+        else:
+            place = full_place(chunk.shape[0], chunk.shape[1], chunk.device)
+        x, experts = residual_stream(chunk, self.weights, place, self.config, self.numerics, forced)
         if self.experts is not None and experts is not None:
+            missing = used - self.experts.shape[1]
+            self.experts = torch.nn.functional.pad(self.experts, (0, 0, 0, 0, 0, max(0, missing)), value=-1)
             real = (slot < length[:, None])[:, :, None, None]
             self.experts[rows[:, None], slot] = torch.where(real, experts, -1)
+        last = (length - 1 - slot[:, 0])[:, None, None].expand(-1, 1, x.shape[-1])
+        return x.gather(1, last)[:, 0]
+
+    def _remember(self, prefix: Tensor, rows: Tensor, asked: list[int]) -> None:
+        missing = prefix.shape[1] - self.shown.shape[1]
+        if missing > 0:
+            self.shown = torch.nn.functional.pad(self.shown, (0, max(missing, self.shown.shape[1])))
+        self.shown[rows, : prefix.shape[1]] = prefix
+        for row in asked:
+            self.seen[row] = prefix.shape[1]

@@ -29,7 +29,7 @@ def residual_stream(
     replayed: Int64[Tensor, "B c L k"] | None = None,
 ) -> tuple[Float[Tensor, "B c d"], Int64[Tensor, "B c L k"] | None]:
     """Residual stream after the last layer, and the experts that acted in each layer (None when dense)."""
-    x = weights["embedding"][context]
+    x, place = weights["embedding"][context], place.ready(config, numerics)
     chosen = []
     for layer in range(config.layers):
         forced = None if replayed is None else replayed[:, :, layer]

@@ -9,6 +9,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from testbed.policies.transformer.held_weights import packed_product
 from testbed.policies.transformer.invariant import (
     fixed_linear,
     fixed_log_softmax,
@@ -26,6 +27,10 @@ def linear(x: Float[Tensor, "*B K"], weight: Float[Tensor, "N K"], numerics: Num
     """Matrix product x weight^T."""
     if numerics.reduction == "fixed":
         return fixed_linear(x.to(numerics.wide), weight.to(numerics.wide)).to(x.dtype)
+    if weight.is_mkldnn:
+        return packed_product(x, weight)
+    if numerics.reduction == "library":
+        return torch.nn.functional.linear(x, weight)
     return product(x, weight.T, numerics)
 
 
@@ -39,6 +44,24 @@ def product(a: Float[Tensor, "*B Q K"], b: Float[Tensor, "*C K S"], numerics: Nu
         parts = zip(a.tensor_split(SPLITS, -1), b.tensor_split(SPLITS, -2), strict=True)
         return sum((x @ y).to(numerics.wide) for x, y in parts).to(a.dtype)  # pyright: ignore
     return a @ b
+
+
+def attended(
+    query: Float[Tensor, "B G Q D"],
+    key: Float[Tensor, "B S G D"],
+    value: Float[Tensor, "B S G D"],
+    keep: Bool[Tensor, "#B 1 Q S"],
+    numerics: Numerics,
+) -> Float[Tensor, "B G Q D"]:
+    """Mean of the kept values, weighted by the softmax of q . k / sqrt(D).
+
+    Without a graph the library's fused kernel does it, which reads a cache where it lies.
+    """
+    key, value = key.transpose(1, 2), value.transpose(1, 2)
+    if numerics.reduction == "library" and query.dtype == numerics.wide and not torch.is_grad_enabled():
+        return torch.nn.functional.scaled_dot_product_attention(query, key, value, attn_mask=keep)
+    scores = product(query, key.transpose(2, 3), numerics).to(numerics.wide) * query.shape[-1] ** -0.5
+    return product(softmax(scores, keep, numerics).to(value.dtype), value, numerics)
 
 
 def total(x: Float[Tensor, "*B K"], numerics: Numerics) -> Float[Tensor, "*B"]:
@@ -77,5 +100,7 @@ def rms_norm(
     y = scale * x / sqrt(mean(x^2) + epsilon), in float32 at least
     """
     wide = x.to(numerics.wide)
+    if numerics.reduction == "library":
+        return torch.nn.functional.rms_norm(wide, scale.shape, scale.to(wide.dtype), epsilon).to(x.dtype)
     mean = total(wide * wide, numerics) / x.shape[-1]
     return (wide / torch.sqrt(mean + epsilon)[..., None] * scale.to(numerics.wide)).to(x.dtype)

@@ -18,6 +18,7 @@ from testbed.core.shapes import require_shape
 from testbed.policies.base import Policy
 from testbed.policies.transformer.decoder import CachedDecoder
 from testbed.policies.transformer.forward import full_place, next_token_laws, residual_stream
+from testbed.policies.transformer.held_weights import HeldWeights
 from testbed.policies.transformer.model import Transformer
 from testbed.policies.transformer.numerics import Numerics, prepared
 from testbed.policies.transformer.prompts import Prompts, checked_prompts
@@ -64,7 +65,7 @@ class TransformerPolicy(Policy):
         self.group: Tensor | None = None  # the prompt of each row, once conditioned
         self.replayed: Routes | None = None
         self.opened: list[CachedDecoder] | None = None  # decoders, if they are kept
-        self._held: list[tuple[list[tuple[int, int]], dict[str, Tensor]]] = []  # weights as this engine holds them
+        self._held = HeldWeights()
 
     # ------------------------------------------------------------------------------------------- conditioning
     def at(self, group: Int64[Tensor, " B"]) -> TransformerPolicy:
@@ -87,7 +88,7 @@ class TransformerPolicy(Policy):
     def under(self, numerics: Numerics) -> TransformerPolicy:
         """Return the same weights and prompts in an engine of other arithmetic."""
         out = copy.copy(self)
-        out.numerics, out._held = numerics, []
+        out.numerics, out._held = numerics, HeldWeights()
         return out
 
     def replaying(self, routes: Routes) -> TransformerPolicy:
@@ -120,11 +121,7 @@ class TransformerPolicy(Policy):
         """Weights as this engine holds them; with a graph if gradients are on, else kept until the model's change."""
         if torch.is_grad_enabled() and any(w.requires_grad for w in self.model.weights.values()):
             return prepared(self.model.weights, self.numerics)
-        now = [(id(w), w._version) for w in self.model.weights.values()]
-        if not self._held or self._held[0][0] != now:
-            plain = {name: w.detach() for name, w in self.model.weights.items()}
-            self._held[:] = [(now, prepared(plain, self.numerics))]
-        return self._held[0][1]
+        return self._held.of(self.model.weights, self.numerics)
 
     # ------------------------------------------------------------------------------------------- laws
     def next_log_probs(self, prefix: Int64[Tensor, "B t"]) -> Float[Tensor, "B V"]:

@@ -69,13 +69,20 @@ class TreeDecoder:
         policy.require_room(slots)
         self.cache = KeyValueCache(self.config, rows, slots + room, self.numerics.format, policy.model.device)
 
-    @torch.no_grad()
     def start(self) -> Float[Tensor, "b d"]:
         """Pass over start ids and prompts; return the stream that the first token's law is read from."""
+        return self.last(self.opened())
+
+    @torch.no_grad()
+    def opened(self) -> Float[Tensor, "b L d"]:
+        """Pass over start ids and prompts; return the stream at each of their slots (what lies beyond a row means nothing)."""
         batch, slots = self.prompts.tokens.shape
         whole = full_place(batch, slots, self.prompts.tokens.device)
         place = Place(positions=whole.positions, visible=whole.visible, cache=self.cache)
-        x, _ = residual_stream(self.prompts.tokens, self.weights, place, self.config, self.numerics)
+        return residual_stream(self.prompts.tokens, self.weights, place, self.config, self.numerics)[0]
+
+    def last(self, x: Float[Tensor, "b L d"]) -> Float[Tensor, "b d"]:
+        """Stream at every row's last kept token."""
         return x.gather(1, (self.length - 1)[:, None, None].expand(-1, 1, x.shape[-1]))[:, 0]
 
     @torch.no_grad()
@@ -134,8 +141,8 @@ def node_positions(length: Int64[Tensor, " b"], depth: Int64[Tensor, "b c"]) -> 
     return length[:, None] + depth
 
 
-def visible_slots(length: Int64[Tensor, " b"], sees: Bool[Tensor, "b c c"], used: int) -> Bool[Tensor, "b c S"]:
-    """Slots that each token of a pass attends to: all kept ones, and those of the pass that it continues.
+def visible_slots(length: Int64[Tensor, " b"], sees: Bool[Tensor, "b c k"], used: int) -> Bool[Tensor, "b c S"]:
+    """Slots that each token of a pass attends to: all kept ones, and those of the k behind them that it continues.
 
     Examples
     --------
@@ -144,8 +151,8 @@ def visible_slots(length: Int64[Tensor, " b"], sees: Bool[Tensor, "b c c"], used
     tensor([[[1, 1, 0, 0],
              [1, 1, 1, 0]]])
     """
-    count = sees.shape[1]
+    count, width = sees.shape[1:]
     place = torch.arange(used, device=length.device) - length[:, None]
-    inside = (place >= 0) & (place < count)
-    index = place.clamp(0, count - 1)[:, None].expand(-1, count, -1)
+    inside = (place >= 0) & (place < width)
+    index = place.clamp(0, width - 1)[:, None].expand(-1, count, -1)
     return (place < 0)[:, None] | (sees.gather(2, index) & inside[:, None])

@@ -25,6 +25,24 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Opening:
+    """How a rollout began: n responses, and what the target's pass over their prompts showed. One object per rollout.
+
+    Parameters
+    ----------
+    rows : Int64[Tensor, " n"]        their numbers, ascending
+    context : Int64[Tensor, "n P"]    start id and prompt; what lies beyond `known` means nothing
+    known : Int64[Tensor, " n"]       tokens of the context
+    states : Float[Tensor, "n P d"]   the stream at each of them
+    """
+
+    rows: Int64[Tensor, " n"]
+    context: Int64[Tensor, "n P"]
+    known: Int64[Tensor, " n"]
+    states: Float[Tensor, "n P d"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Frontier:
     """Where b responses stand before a round.
 
@@ -36,6 +54,8 @@ class Frontier:
     position : Int64[Tensor, " b"]    of the first token to be drawn, counted in the response
     state : Float[Tensor, "b d"]      stream that the root was drawn from
     weights, numerics                 of the target
+    opening : Opening                 how the rollout began, the same object in all its rounds
+    longest : int                     no row knows more tokens (a bound that needs no look at the device)
     """
 
     rows: Int64[Tensor, " b"]
@@ -44,6 +64,8 @@ class Frontier:
     position: Int64[Tensor, " b"]
     state: Float[Tensor, "b d"]
     weights: Mapping[str, Tensor]
+    opening: Opening
+    longest: int
     numerics: Numerics = field(default_factory=Numerics)
 
 

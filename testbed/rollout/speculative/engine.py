@@ -86,6 +86,28 @@ def speculative_rollout(
     >>> torch.equal(fast.tokens, rollout(env, pi, 20, KeyedChooser(1)).tokens)
     True
     """
+    return grown(
+        Responses, env, policy, n, chooser, drafter=drafter, nodes=nodes, verifier=verifier, target=target, group=group,
+        max_tokens=max_tokens, watch=watch,
+    )  # fmt: skip
+
+
+def grown(
+    kind: type[Responses],
+    env: Environment,
+    policy: Policy,
+    n: int,
+    chooser: Chooser,
+    *,
+    drafter: Drafter | None = None,
+    nodes: int | Budget = 0,
+    verifier: str = "membership",
+    target: Policy | None = None,
+    group: Int64[Tensor, " n"] | None = None,
+    max_tokens: Int64[Tensor, " n"] | None = None,
+    watch: Callable[[Round], None] | None = None,
+) -> SegmentedBatch:
+    """Grow responses of a kind round by round; `speculative_rollout` with its own kind, `group_specimens` with wrong ones."""
     if n < 1:
         raise InputError("`n` must be >= 1", found=n)
     if policy.vocab_size != env.vocab_size:
@@ -97,7 +119,7 @@ def speculative_rollout(
     rule = find_verifier(verifier)
     group = per_response("group", group, n, 0)
     most = per_response("max_tokens", max_tokens, n, env.horizon).clamp(max=env.horizon)
-    responses = Responses(env, policy, chooser, group, most)
+    responses = kind(env, policy, chooser, group, most)
     if responses.active:
         responses.start()
     while responses.active:

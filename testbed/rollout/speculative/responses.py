@@ -14,7 +14,7 @@ from testbed.policies.base import Policy
 from testbed.policies.transformer.policy import TransformerPolicy
 from testbed.policies.transformer.tree_decoder import TreeDecoder
 from testbed.policies.truncated import Truncated
-from testbed.rollout.speculative.drafters import Frontier
+from testbed.rollout.speculative.drafters import Frontier, Opening
 from testbed.rollout.speculative.rounds import Round
 from testbed.rollout.speculative.tree import DraftTree
 from testbed.rollout.speculative.verifiers import Draft, settled
@@ -80,6 +80,8 @@ class Responses:
             state=self.state,
             weights=self.decoder.weights,
             numerics=self.decoder.numerics,
+            opening=self.opening,
+            longest=self.decoder.longest + 1,
         )
 
     def draws(self) -> Draws:
@@ -94,11 +96,21 @@ class Responses:
 
     def start(self) -> None:
         """Pass over the prompts and draw every first token."""
-        self.state = self.decoder.start()
+        whole, prompts = self.decoder.opened(), self.decoder.prompts
+        self.opening = Opening(rows=self.rows, context=prompts.tokens, known=prompts.lengths, states=whole)
+        self.state = self.decoder.last(whole)
         states, tree = self.state[:, None], DraftTree.none(self.active, self.rows.device)
-        log_probs, draws = self._laws(states), self.draws()
-        run = membership_walk(tree, log_probs, draws)
-        self._settle(tree, states, log_probs, run, draws.emitted(run))
+        log_probs = self._laws(states)
+        run = self.first_run(tree, log_probs)
+        self._settle(tree, states, log_probs, run, self.draws().emitted(run))
+
+    def first_run(self, tree: DraftTree, log_probs: Float[Tensor, "b 1 V"]) -> Run:
+        """Draw the first token of each response by itself."""
+        return membership_walk(tree, log_probs, self.draws())
+
+    def goes_on(self, last: Int64[Tensor, " b"]) -> Bool[Tensor, " b"]:
+        """Whether each response goes on after its last token, for its own reasons."""
+        return goes_on_after(last, self.position, self.most, self.env.eos)
 
     def round(self, draft: Draft, rule: VerifierEntry) -> Round:
         """Pass over roots and candidates, and keep what a rule makes of them."""
@@ -140,13 +152,12 @@ class Responses:
     def _settle(self, tree: DraftTree, states: Tensor, log_probs: Tensor, run: Run, emitted: Tensor) -> None:
         """Write down what was emitted, and let go of the responses that it finished."""
         tokens, place = run.tokens.clamp(min=0), run.places()
-        law = log_probs.gather(1, place[:, :, None].expand(-1, -1, log_probs.shape[-1]))
         step = torch.arange(tokens.shape[1], device=tokens.device)
         at = torch.where(emitted, self.position[:, None] + step, self.out.shape[1] - 1)
         rows = self.rows[:, None]
         self.out[rows, at] = tokens
         self.mask[rows, at] = emitted
-        self.log_prob[rows, at] = law.gather(2, tokens[:, :, None])[:, :, 0]
+        self.log_prob[rows, at] = log_probs[torch.arange(len(tokens), device=rows.device)[:, None], place, tokens]
         at = torch.where(emitted, self.known[:, None] + step, self.context.shape[1] - 1)
         self.context.scatter_(1, at, tokens)
         count = emitted.sum(1)
@@ -154,15 +165,14 @@ class Responses:
         end = place.gather(1, run.accepted[:, None])[:, :, None].expand(-1, -1, states.shape[-1])
         self.state = states.gather(1, end)[:, 0]
         last = tokens.gather(1, count[:, None] - 1)[:, 0]
-        goes_on = goes_on_after(last, self.position, self.most, self.env.eos)
+        goes_on = self.goes_on(last)
         gains = torch.sort(tree.log_weight.exp(), 1, descending=True).values.mean(0).cumsum(0)
-        report = torch.cat([goes_on.double(), self.known.double(), gains.double()]).cpu()  # the round's one transfer
-        alive, known = report[: self.active] > 0, report[self.active : 2 * self.active]
+        numbers = torch.stack([goes_on.sum(), torch.where(goes_on, self.known, 1).max() - 1])
+        active, longest, *reported = torch.cat([numbers.double(), gains.double()]).tolist()  # the round's one transfer
         if tree.nodes:
-            self.gains = report[2 * self.active :].tolist()
-        self._only(
-            torch.nonzero(alive)[:, 0].to(tokens.device), int(known[alive].max()) - 1 if bool(alive.any()) else 0
-        )
+            self.gains = reported
+        in_front = torch.sort((~goes_on).long(), stable=True).indices  # how many go on the host knows, which the device
+        self._only(in_front[: int(active)], int(longest))
 
     def _only(self, rows: Int64[Tensor, " b"], longest: int) -> None:
         self.decoder.only(rows, longest)

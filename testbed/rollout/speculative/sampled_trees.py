@@ -9,9 +9,8 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 
 from testbed.core.choices import Chooser
-from testbed.rollout.speculative.tree import EMPTY, DraftTree, RankPaths
-from testbed.rollout.speculative.verify.laws import without
-from testbed.rollout.speculative.verify.protocol import DRAWN, unused_by_tokens
+from testbed.rollout.speculative.tree import DraftTree, RankPaths
+from testbed.rollout.speculative.verify.drawing import draw_tokens
 
 
 def drawn_tree(
@@ -45,46 +44,17 @@ def drawn_tree(
     ([0, 1], torch.Size([1, 3, 2]))
     """
     shape = _shape(fan_out, nodes)
-    device, batch = log_laws.device, len(rows)
-    rank, parent, depth = (x.to(device) for x in (shape.rank, shape.parent, shape.depth))
-    places, levels = len(rank), shape.levels
     q = log_laws.double().exp()
     q = q / q.sum(-1, keepdim=True)
-    left = q[:, depth - 1]  # what each place is drawn from
-    tokens = torch.full((batch, places), EMPTY, dtype=torch.int64, device=device)
-    for number in range(shape.width):
-        here = torch.nonzero(rank == number)[:, 0]  # of a shape, not of a row: nothing is waited for
-        law = left[:, here].flatten(0, 1)
-        can = law.sum(-1) > 0
-        certain = torch.nn.functional.one_hot(torch.zeros_like(can, dtype=torch.int64), law.shape[-1]).to(law)
-        response, first, slot = (
-            x.flatten() for x in torch.broadcast_tensors(rows[:, None], position[:, None], DRAWN + here)
-        )
-        key = torch.stack([response, unused_by_tokens(first, slot)], 1)
-        token = chooser.choose(torch.where(can[:, None], law, certain), key)
-        tokens[:, here] = torch.where(can, token, EMPTY).reshape(batch, -1)
-        if distinct:
-            for place in here.tolist():  # the next siblings are drawn from what this one leaves
-                after = torch.nonzero((parent == parent[place]) & (rank > number))[:, 0]
-                if len(after):
-                    rest = without(left[:, place], tokens[:, place].clamp(min=0))
-                    left[:, after] = torch.where((tokens[:, place] >= 0)[:, None], rest, 0.0)[:, None]
-    for place in range(places):  # nothing stands below an empty place
-        if int(parent[place]) >= 0:
-            tokens[:, place] = torch.where(tokens[:, parent[place]] >= 0, tokens[:, place], EMPTY)
+
+    def law_below(node: int, drawn: list[Tensor]) -> Tensor:
+        return q[:, shape.depth[node] if node >= 0 else 0]
+
+    tokens = draw_tokens(shape.parent, law_below, chooser, rows, position, distinct=distinct)
+    depth = shape.on(log_laws.device)[2]
     step = q[:, depth - 1].gather(2, tokens.clamp(min=0)[..., None])[..., 0].log()
-    weight = step
-    for _ in range(levels - 1):
-        weight = step + torch.where(parent >= 0, weight[:, parent.clamp(min=0)], 0.0)
-    tree = DraftTree(
-        tokens=tokens,
-        parent=parent.expand(batch, -1),
-        depth=depth.expand(batch, -1),
-        log_weight=weight,
-        levels=levels,
-    )
-    children = torch.cat([torch.zeros(1, dtype=torch.int64, device=device), depth]).clamp(max=log_laws.shape[1] - 1)
-    return tree, log_laws[:, children]
+    below = torch.nn.functional.pad(depth, (1, 0)).clamp(max=log_laws.shape[1] - 1)  # the root's law is the first
+    return shape.holding(tokens, step), log_laws[:, below]
 
 
 @lru_cache(maxsize=64)

@@ -20,7 +20,7 @@ from testbed.core.choices import Chooser
 from testbed.policies.base import Policy
 from testbed.rollout.speculative.verify.drawing import DrawnDraft
 from testbed.rollout.speculative.verify.laws import acceptance, residual
-from testbed.rollout.speculative.verify.protocol import Proposal, Verified, flip
+from testbed.rollout.speculative.verify.protocol import Proposal, Verified
 from testbed.rollout.speculative.verify.rounds import try_children
 from testbed.rollout.speculative.verify.specinfer import specinfer
 from testbed.rollout.speculative.verify.token_rejection import (
@@ -73,8 +73,8 @@ def redraw_after_miss(proposal: Proposal, chooser: Chooser) -> Verified:
         node = walk.node[live]
         first = chooser.choose(proposal.target_law(live, node), proposal.coin_key(live, node + 1))
         child = proposal.child_holding(live, node, first)
-        walk.move(live[child >= 0], to=child[child >= 0])
-        live = live[child >= 0]
+        live, child = live[child >= 0], child[child >= 0]
+        walk.node[live] = child
     return walk.finish(chooser, proposal.target_law(walk.every, walk.node))
 
 
@@ -95,9 +95,9 @@ def coin_reused(proposal: Proposal, chooser: Chooser) -> Verified:
         reused = _beyond(rest / rest.sum(1, keepdim=True).clamp(min=1e-300), share)
         token = chooser.choose(torch.where(drafted, p, reused), proposal.token_key(live, walk.accepted[live]))
         child = proposal.child_holding(live, node, token)
-        walk.emit(live[child < 0], token[child < 0])
-        walk.move(live[child >= 0], to=child[child >= 0])
-        live = live[child >= 0]
+        walk.last[live[child < 0]] = token[child < 0]
+        live, child = live[child >= 0], child[child >= 0]
+        walk.node[live] = child
     return walk.done()
 
 
@@ -117,11 +117,12 @@ def token_coin_reused(proposal: Proposal, chooser: Chooser) -> Verified:
         rest = residual(p[live, i], q[live, i])[0]
         outcome = torch.cat([accept[live, i, None], _beyond(rest, accept[live, i])], 1)
         found = chooser.choose(outcome, proposal.token_key(live, walk.accepted[live])) - 1
-        walk.emit(live[found >= 0], found[found >= 0])
+        walk.last[live[found >= 0]] = found[found >= 0]
         live = live[found < 0]
-        walk.move(live, to=torch.full_like(live, i))
+        walk.node[live] = i
     if live.numel():
-        walk.emit(live, chooser.choose(p[live, walk.accepted[live]], proposal.token_key(live, walk.accepted[live])))
+        at = walk.accepted[live]
+        walk.last[live] = chooser.choose(p[live, at], proposal.token_key(live, at))
     return walk.done()
 
 
@@ -144,14 +145,8 @@ def block_with_token_rule(proposal: Proposal, chooser: Chooser) -> Verified:
     p, q = proposal.tables()
     accept = chances(p, q, proposal.tokens)
     walk = Walk(proposal)
-    tau = torch.zeros_like(walk.every)
-    live = walk.every
-    for i in range(proposal.tokens.shape[1], 0, -1):
-        flipped = live[proposal.tokens[live, i - 1] >= 0]
-        place = torch.full_like(flipped, i - 1)
-        tau[flipped[flip(chooser, accept[flipped, i - 1], proposal.coin_key(flipped, place))]] = i
-        live = live[tau[live] == 0]
-    walk.move_down(walk.every, leaf=tau - 1)
+    walk.climb(chooser, accept)
+    tau = walk.node + 1
     rest = residual(p[walk.every, tau], q[walk.every, tau])[0]
     return walk.finish(chooser, torch.where(ended(proposal, tau)[:, None], p[walk.every, tau], rest))
 

@@ -7,6 +7,7 @@ the root, are closed under taking parents and have the largest sum of all sets o
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 import torch
 from jaxtyping import Bool, Float, Int64
@@ -102,7 +103,7 @@ class RankPaths:
     """Paths that could be drafted, as ranks: path p continues `parent[p]` with candidate `rank[p]` of its depth.
 
     A parent stands before its children, so that the first paths of any number form a tree; those of `product` stand in
-    order of depth, so that an order kept among ties is the order toward the root.
+    order of depth, so that an order kept among ties is the order toward the root. Plain numbers: a shape is no device's.
 
     Examples
     --------
@@ -110,9 +111,9 @@ class RankPaths:
     [(0,), (1,), (0, 0), (1, 0)]
     """
 
-    rank: Int64[Tensor, " P"]
-    parent: Int64[Tensor, " P"]
-    depth: Int64[Tensor, " P"]
+    rank: tuple[int, ...]
+    parent: tuple[int, ...]
+    depth: tuple[int, ...]
 
     @staticmethod
     def product(fan_out: tuple[int, ...]) -> RankPaths:
@@ -146,25 +147,25 @@ class RankPaths:
             if len(path) > 1 and index.get(path[:-1], place) >= place:
                 raise InputError("every path needs its parent before it", found=f"{path} without {path[:-1]}")
         return RankPaths(
-            torch.tensor([path[-1] for path in ranks]),
-            torch.tensor([index.get(path[:-1], ROOT) for path in ranks]),
-            torch.tensor([len(path) for path in ranks]),
+            tuple(path[-1] for path in ranks),
+            tuple(index.get(path[:-1], ROOT) for path in ranks),
+            tuple(len(path) for path in ranks),
         )
 
     @property
     def levels(self) -> int:
         """Depth of the longest path."""
-        return int(self.depth.max())
+        return max(self.depth)
 
     @property
     def width(self) -> int:
         """Candidates needed at each depth."""
-        return int(self.rank.max()) + 1
+        return max(self.rank) + 1
 
     def ranks(self) -> list[tuple[int, ...]]:
         """Write the paths out."""
         out: list[tuple[int, ...]] = []
-        for rank, parent in zip(self.rank.tolist(), self.parent.tolist(), strict=True):
+        for rank, parent in zip(self.rank, self.parent, strict=True):
             out.append((*(out[parent] if parent >= 0 else ()), rank))
         return out
 
@@ -182,12 +183,15 @@ class RankPaths:
         if self.levels > log_laws.shape[1]:
             raise InputError(f"paths of {self.levels} levels need as many laws", found=log_laws.shape[1])
         best, token = _leading(log_laws, self.width)
-        at = (self.depth - 1).to(best.device), self.rank.to(best.device)
-        tokens, step = token[:, at[0], at[1]], best[:, at[0], at[1]]
-        parent, depth = self.parent.to(best.device), self.depth.to(best.device)
-        weight, above = step, parent
+        rank, _, depth = self.on(best.device)
+        return self.holding(token[:, depth - 1, rank], best[:, depth - 1, rank])
+
+    def holding(self, tokens: Int64[Tensor, "B P"], log_law: Float[Tensor, "B P"]) -> DraftTree:
+        """Tree with these tokens on the paths, given the log-probability of each after its parent."""
+        _, parent, depth = self.on(tokens.device)
+        weight = log_law
         for _ in range(self.levels - 1):  # from the root on, so that no weight exceeds its parent's by rounding
-            weight = step + torch.where(above >= 0, weight[:, above.clamp(min=0)], 0.0)
+            weight = log_law + torch.where(parent >= 0, weight[:, parent.clamp(min=0)], 0.0)
         rows = tokens.shape[0]
         return DraftTree(
             tokens=tokens,
@@ -196,6 +200,17 @@ class RankPaths:
             log_weight=weight,
             levels=self.levels,
         )
+
+    def on(self, device: torch.device) -> tuple[Int64[Tensor, " P"], Int64[Tensor, " P"], Int64[Tensor, " P"]]:
+        """Ranks, parents and depths as tensors, brought to a device once."""
+        return _on_device(self, device)
+
+
+@lru_cache(maxsize=64)
+def _on_device(paths: RankPaths, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
+    with torch.inference_mode(False):  # whoever asks first, they serve all
+        rank, parent, depth = (torch.tensor(x, device=device) for x in (paths.rank, paths.parent, paths.depth))
+    return rank, parent, depth
 
 
 def largest(tree: DraftTree, nodes: int) -> DraftTree:

@@ -42,8 +42,8 @@ def drafted(rule: VerifierEntry, drafter: Drafter, frontier: Frontier, nodes: in
 def settled(rule: VerifierEntry, draft: Draft, log_probs: Float[Tensor, "b M V"], draws: Draws) -> Run:
     """Apply a rule to a draft and the target's laws at root and places.
 
-    Membership is walked here, without waiting for the device and never beyond an end token or cap. The other rules settle
-    the whole draft; the engine drops what a response cannot hold.
+    Membership is walked here, never beyond an end token or cap. The other rules settle the whole draft; the engine drops what
+    a response cannot hold. No rule waits for the device.
     """
     tree, laws = draft
     if rule.name == "membership" or not tree.nodes:
@@ -55,7 +55,8 @@ def settled(rule: VerifierEntry, draft: Draft, log_probs: Float[Tensor, "b M V"]
         drafter=laws,
         response=draws.rows,
         position=draws.position,
+        levels=tree.levels,
+        checked=True,  # a drafter's tree, of the kind the rule asks for: see `drafted`
     )
     done = verify(rule.name, proposal, draws.chooser)
-    path = done.path[:, : tree.levels] + 1
-    return Run(tokens=done.tokens[:, : tree.levels + 1], path=path, accepted=done.accepted)
+    return Run(tokens=done.tokens, path=done.path + 1, accepted=done.accepted)

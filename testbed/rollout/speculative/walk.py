@@ -14,6 +14,7 @@ from torch import Tensor
 
 from testbed.core.choices import Chooser
 from testbed.rollout.speculative.tree import DraftTree
+from testbed.rollout.speculative.verify.laws import certain_unless
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,10 +57,8 @@ class Draws:
 
     def token(self, law: Float[Tensor, "b V"], level: int, live: Bool[Tensor, " b"]) -> Int64[Tensor, " b"]:
         """Token `level` places on; a row that is not live gets token 0 without a choice."""
-        certain = torch.zeros_like(law)
-        certain[:, 0] = 1.0
         key = torch.stack([self.rows, self.position + level], 1)
-        return self.chooser.choose(torch.where(live[:, None], law, certain), key)
+        return self.chooser.choose(certain_unless(live, law), key)
 
     def goes_on(self, token: Int64[Tensor, " b"], level: int) -> Bool[Tensor, " b"]:
         """Whether a response goes on after this token."""
@@ -107,11 +106,11 @@ def membership_walk(tree: DraftTree, log_probs: Float[Tensor, "b N V"], draws: D
     ([[1, 0]], [1])
     """
     batch = len(draws.rows)
-    at = torch.zeros(batch, dtype=torch.int64, device=log_probs.device)
+    row, at = torch.arange(batch, device=log_probs.device), torch.zeros(batch, dtype=torch.int64, device=log_probs.device)
     live, accepted = torch.ones_like(at, dtype=torch.bool), torch.zeros_like(at)
     tokens, path = [], []
     for level in range(tree.levels + 1):
-        law = log_probs.gather(1, at[:, None, None].expand(-1, 1, log_probs.shape[-1]))[:, 0].exp()
+        law = log_probs[row, at].exp()
         drawn = draws.token(law, level, live)
         tokens.append(drawn)
         if level == tree.levels:

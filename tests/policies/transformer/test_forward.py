@@ -5,7 +5,7 @@ import torch
 
 from testbed.core.errors import InputError
 from testbed.policies.transformer import Numerics, Transformer, TransformerConfig, TransformerPolicy
-from testbed.policies.transformer.attention import rotated
+from testbed.policies.transformer.attention import rotated, rotations
 from testbed.policies.transformer.experts import chosen_experts, expert_shares
 from tests.policies.transformer.small_models import (
     CONFIGS,
@@ -57,7 +57,8 @@ def test_rotary_products_depend_on_the_distance_only(generator):
     query, key = torch.randn(2, 1, 1, 2, 8, generator=generator, dtype=torch.float64)
 
     def product(m, n):
-        q, k = (rotated(x, torch.tensor([[at]]), DENSE, Numerics()) for x, at in ((query, m), (key, n)))
+        turns = (rotations(torch.tensor([[at]]), DENSE, Numerics()) for at in (m, n))
+        q, k = (rotated(x, turn, Numerics()) for x, turn in zip((query, key), turns, strict=True))
         return (q * k).sum(-1)
 
     for shift in (1, 5, 60):

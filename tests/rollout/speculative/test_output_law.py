@@ -3,11 +3,19 @@
 import pytest
 import torch
 
-from testbed.rollout.speculative import FutureHeads, HeadDrafter, PromptLookup
+from testbed.rollout.speculative import (
+    FeatureDrafter,
+    FeatureLayer,
+    FutureHeads,
+    HeadDrafter,
+    PromptLookup,
+    static_layout,
+)
 from testbed.rollout.speculative.verify.registry import VERIFIERS
 from tests.rollout.speculative.worlds import (
     Coupled,
     Erratic,
+    Learning,
     Letters,
     Scrambled,
     engine_law,
@@ -24,10 +32,24 @@ def heads(vocab_size, fan_out):
     return lambda: HeadDrafter(FutureHeads.of(tiny(vocab_size), len(fan_out)), fan_out)
 
 
+def medusa():
+    layout = static_layout(torch.tensor([[0.5, 0.3, 0.1], [0.4, 0.3, 0.2]]), 6)
+    return HeadDrafter(FutureHeads.of(tiny(3), 2), layout=layout)
+
+
+def learning(vocab_size):
+    """Learns after every round, from all rows and what they have shown so far."""
+    return lambda: Learning(FeatureLayer.of(tiny(vocab_size)), tiny(vocab_size), rate=0.3)
+
+
 MEMBERSHIP = {
     "no drafts": ({}, 1),
     "heads": ({"drafter": heads(3, (2, 2)), "nodes": 4}, 1),
     "full tree": ({"drafter": heads(3, (3, 3, 3)), "nodes": 39}, 1),
+    "medusa": ({"drafter": medusa, "nodes": 6}, 1),
+    "features": ({"drafter": lambda: FeatureDrafter(FeatureLayer.of(tiny(3))), "nodes": 4}, 1),
+    "learning": ({"drafter": learning(3), "nodes": 4}, 1),
+    "learning, with and without drafts": ({"drafter": learning(3), "nodes": Erratic}, 1),
     "lookup": ({"drafter": lambda: PromptLookup(match=1), "nodes": 3}, 1),
     "scrambled": ({"drafter": lambda: Scrambled(3), "nodes": Erratic}, 1),
 }
@@ -62,7 +84,9 @@ def test_every_verifier_gives_the_policys_law_in_a_larger_world(verifier):
 
 
 # ------------------------------------------------------------------------------------------------ two responses
-@pytest.mark.parametrize("drafter", [heads(2, (2, 1)), lambda: Coupled(2)], ids=["heads", "coupled"])
+@pytest.mark.parametrize(
+    "drafter", [heads(2, (2, 1)), lambda: Coupled(2), learning(2)], ids=["heads", "coupled", "learning"]
+)
 def test_two_responses_are_independent(drafter):
     env, policy = Letters(2, 3, eos=1), tiny(2)
     law = engine_law(env, policy, 2, drafter=drafter, nodes=3)

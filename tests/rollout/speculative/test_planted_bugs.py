@@ -59,19 +59,34 @@ def parent_ignored(right):
     return wrong
 
 
-def children_reversed(right):
-    def wrong(self, rows, node, last):
-        fits = (self.parent[rows] == node[:, None]) & (self.tokens[rows] >= 0)
-        fits &= (torch.arange(fits.shape[1]) < last[:, None]) | (last == node)[:, None]
-        back = fits.shape[1] - 1 - fits.flip(1).to(torch.uint8).argmax(1)
-        return torch.where(fits.any(1), back, -1)
+def siblings_reversed(right):
+    """The rule tries the last child of a node first: it is given the places in that order."""
+
+    def wrong(proposal, *args, **options):
+        depth, parent = proposal.depth[0].tolist(), proposal.parent[0].tolist()
+        order = sorted(range(len(depth)), key=lambda place: (depth[place], -place))
+        table = torch.tensor([0, *[place + 1 for place in order]])
+        turned = Proposal(
+            tokens=proposal.tokens[:, order],
+            parent=torch.tensor([order.index(parent[place]) if parent[place] >= 0 else -1 for place in order]),
+            target=proposal.target[:, table],
+            drafter=proposal.drafter[:, table],
+            response=proposal.response,
+        )
+        return right(turned, *args, **options)
 
     return wrong
 
 
+def roots_first(right):
+    return lambda proposal: torch.arange(proposal.tokens.shape[1]).expand_as(proposal.tokens)
+
+
 PLANTED = [
     (walk, "children_holding", parent_ignored, ("membership",)),
-    (Proposal, "next_child", children_reversed, ("sequoia", "traversal_without_replacement")),
+    (rounds, "try_children", siblings_reversed, ("sequoia",)),
+    (traversal_rule, "traversal", siblings_reversed, ("traversal_without_replacement",)),
+    (traversal_rule, "leaves_first", roots_first, ("traversal", "traversal_without_replacement")),
     (laws, "acceptance", shares_swapped, ("token_rejection", "specinfer", "sequoia", "traversal")),
     (laws, "acceptance", half_as_likely, ("token_rejection", "specinfer", "sequoia", "traversal")),
     (laws, "residual", not_subtracted, ("token_rejection", "block", "specinfer", "sequoia", "traversal")),
@@ -83,7 +98,7 @@ PLANTED = [
     (traversal_rule, "rejected", left_as_it_was, ("traversal", "traversal_without_replacement")),
     (point_mass, "chance", half_as_likely, ("point_mass",)),
 ]
-USERS = (walk, laws, point_mass, token_rejection, block, specinfer, sequoia, traversal_rule, rounds, Proposal)
+USERS = (walk, laws, point_mass, token_rejection, block, specinfer, sequoia, traversal_rule, rounds)
 
 
 @pytest.mark.parametrize(

@@ -34,6 +34,18 @@ def test_what_a_proposal_refuses():
     refused("`response` must have shape", response=torch.tensor([0, 1]))
     blind = torch.tensor([[[0.0, 1.0], [0.5, 0.5], [0.5, 0.5]]]).log()
     refused("the law that the draft was drawn from; found probability 0 for token 0 at place 0", drafter=blind)
+    refused("no node may be deeper than `levels`; found 2 > 1", levels=1)
+
+
+def test_a_maker_may_vouch_for_what_needs_a_look_at_the_numbers():
+    tree = {"tokens": TOKENS, "parent": torch.tensor([-1, -1]), "target": EVEN, "drafter": EVEN}
+    with pytest.raises(InputError, match="this rule verifies chains"):
+        verify("block", Proposal(**tree).select(torch.tensor([0])), RandomChooser(0))
+    Proposal(**{**tree, "tokens": torch.tensor([[0, 2]])}, checked=True)
+    vouched = Proposal(**tree, levels=2, checked=True).select(torch.tensor([0]))
+    assert vouched.longest == 2 and verify("block", vouched, RandomChooser(0)).tokens.shape == (1, 3)
+    with pytest.raises(InputError, match="`parent` must have shape"):  # shapes cost nothing
+        Proposal(**{**tree, "parent": torch.tensor([-1])}, checked=True)
 
 
 def test_empty_places_may_hold_anything():

@@ -14,6 +14,9 @@ from testbed.rollout.speculative import (
     ConcurrencyBudget,
     Drafter,
     DraftTree,
+    FeatureDrafter,
+    FeatureLayer,
+    FeatureRecipe,
     FutureHeads,
     HeadDrafter,
     HeadRecipe,
@@ -21,7 +24,12 @@ from testbed.rollout.speculative import (
     PromptLookup,
     RankPaths,
     largest,
+    online_optimizer,
+    online_step,
+    rank_accuracies,
     speculative_rollout,
+    static_layout,
+    teach_features,
     teach_heads,
 )
 from testbed.rollout.speculative.budget import Budget
@@ -73,12 +81,32 @@ def transformer_of(policy):
 
 
 @lru_cache
+def lessons_of(kind):
+    return rollout(
+        Letters(V, T, EOS), transformer_of(policy_of(kind)), 100, KeyedChooser(77), group=torch.arange(100) % 5
+    )
+
+
+@lru_cache
 def heads_of(kind):
     policy = transformer_of(policy_of(kind))
     heads = FutureHeads.of(policy)
-    batch = rollout(Letters(V, T, EOS), policy, 100, KeyedChooser(77), group=torch.arange(100) % 5)
-    teach_heads(heads, policy, batch, HeadRecipe(steps=40, rate=1e-2))
+    teach_heads(heads, policy, lessons_of(kind), HeadRecipe(steps=40, rate=1e-2))
     return heads
+
+
+@lru_cache
+def layout_of(kind):
+    accuracies = rank_accuracies(heads_of(kind), transformer_of(policy_of(kind)), lessons_of(kind), 4)
+    return static_layout(accuracies, 8)
+
+
+@lru_cache
+def features_of(kind):
+    policy = transformer_of(policy_of(kind))
+    layer = FeatureLayer.of(policy)
+    teach_features(layer, policy, lessons_of(kind), FeatureRecipe(steps=40, rate=1e-2))
+    return layer
 
 
 # ------------------------------------------------------------------------------------------------ drafters
@@ -148,6 +176,19 @@ class Clairvoyant(Drafter):
         )
 
 
+class Learning(FeatureDrafter):
+    """Takes a step of its optimizer after every round, on what the rollout has shown so far."""
+
+    def __init__(self, layer, policy, rate=1e-2):
+        super().__init__(layer)
+        self.policy, self.optimizer = policy, online_optimizer(layer, rate)
+
+    def observe(self, finished):
+        super().observe(finished)
+        if bool(self.record.learnable().any()):
+            online_step(self.layer, self.optimizer, self.policy, self.record)
+
+
 class Erratic(Budget):
     """3, 0, 5, 1, 3, 0, ... candidates."""
 
@@ -167,7 +208,13 @@ def drafter_of(name, kind, truth):
         return HeadDrafter(heads_of(kind), (3, 2, 1), layout)
     if name == "untaught":
         return HeadDrafter(FutureHeads.of(transformer_of(policy_of(kind))), (2, 2))
-    made = {"greedy": lambda: HeadDrafter(heads_of(kind)), "lookup": PromptLookup}
+    made = {
+        "greedy": lambda: HeadDrafter(heads_of(kind)),
+        "medusa": lambda: HeadDrafter(heads_of(kind), layout=layout_of(kind)),
+        "features": lambda: FeatureDrafter(features_of(kind)),
+        "learning": lambda: Learning(features_of(kind).copy(), transformer_of(policy_of(kind))),
+        "lookup": PromptLookup,
+    }
     return (made | {"scrambled": Scrambled, "coupled": Coupled})[name]()
 
 
@@ -181,9 +228,20 @@ def budget_of(name):
 
 
 # ------------------------------------------------------------------------------------------------ cases
-FACTORS = {
+FACTORS = {  # a drafter is a source of candidates and a way to choose a tree of them
     "policy": ["dense", "mixture", "nucleus"],
-    "drafter": ["greedy", "static", "untaught", "lookup", "scrambled", "coupled", "clairvoyant"],
+    "drafter": [
+        "greedy",
+        "static",
+        "medusa",
+        "untaught",
+        "features",
+        "learning",
+        "lookup",
+        "scrambled",
+        "coupled",
+        "clairvoyant",
+    ],
     "budget": ["0", "1", "3", "6", "erratic", "concurrency", "marginal"],
     "order": ["given", "reversed", "shuffled"],
     "cap": ["horizon", "ragged", "short"],

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from testbed.core.choices import Chooser
 from testbed.rollout.speculative.verify.laws import residual
-from testbed.rollout.speculative.verify.protocol import Proposal, Verified, flip
+from testbed.rollout.speculative.verify.protocol import Proposal, Verified
 from testbed.rollout.speculative.verify.token_rejection import ended, require_chain
 from testbed.rollout.speculative.verify.walk import Walk
 
@@ -51,14 +51,8 @@ def block(proposal: Proposal, chooser: Chooser) -> Verified:
     joint = joint_acceptance(proposal, p, q)
     succeed = successes(proposal, joint, p, q)
     walk = Walk(proposal)
-    live, tau = walk.every, torch.zeros_like(walk.every)
-    for i in range(proposal.tokens.shape[1], 0, -1):
-        flipped = live[proposal.tokens[live, i - 1] >= 0]
-        place = torch.full_like(flipped, i - 1)
-        taken = flip(chooser, succeed[flipped, i], proposal.coin_key(flipped, place))
-        tau[flipped[taken]] = i
-        live = live[tau[live] == 0]
-    walk.move_down(walk.every, leaf=tau - 1)
+    walk.climb(chooser, succeed[:, 1:])
+    tau = walk.node + 1
     rest = residual(p[walk.every, tau], q[walk.every, tau], joint[walk.every, tau])[0]
     return walk.finish(chooser, torch.where(ended(proposal, tau)[:, None], p[walk.every, tau], rest))
 

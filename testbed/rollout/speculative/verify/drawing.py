@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -12,7 +12,7 @@ from torch import Tensor
 from testbed.core.choices import Chooser
 from testbed.core.errors import InputError
 from testbed.policies.base import Policy
-from testbed.rollout.speculative.verify.laws import without
+from testbed.rollout.speculative.verify.laws import certain_unless, without
 from testbed.rollout.speculative.verify.protocol import DRAWN, EMPTY, ROOT, Proposal, unused_by_tokens
 
 
@@ -55,6 +55,52 @@ def shape_of(branching: Sequence[int]) -> tuple[list[int], list[int]]:
     return parent, depth
 
 
+def draw_tokens(
+    parent: Sequence[int],
+    law_below: Callable[[int, list[Int64[Tensor, " B"]]], Float[Tensor, "B V"]],
+    chooser: Chooser,
+    response: Int64[Tensor, " B"],
+    position: Int64[Tensor, " B"],
+    *,
+    distinct: bool,
+) -> Int64[Tensor, "B N"]:
+    """Draw the tokens of a tree place by place: siblings independently or without replacement, nothing below an empty place.
+
+    Parameters
+    ----------
+    parent : sequence of int                 the shape, one for all rows; parents come before their children
+    law_below : (node, tokens so far) -> law   probabilities that the children of a node (-1 = the root) are drawn with; asked
+                                             once, before the first of them; where the node is empty it may be any
+    chooser : Chooser                        one draw per place; a row with no token to draw has a certain one, which is dropped
+    response, position : Int64[Tensor, " B"]   of the round: the draws' keys are made from them, and no token and no coin has them
+    distinct : bool                          siblings without replacement; a law that knows no more tokens leaves places empty
+
+    Returns
+    -------
+    Int64[Tensor, "B N"]   -1 on empty places
+
+    Examples
+    --------
+    >>> from testbed import RandomChooser
+    >>> sure, zero = torch.tensor([[0.0, 1.0]]), torch.tensor([0])
+    >>> draw_tokens([-1, -1, 0, 1], lambda node, drawn: sure, RandomChooser(0), zero, zero, distinct=True)
+    tensor([[ 1, -1,  1, -1]])
+    """
+    tokens: list[Tensor] = []
+    left: dict[int, Tensor] = {}  # what the next child of a node is drawn from
+    for place, up in enumerate(parent):
+        if up not in left:
+            law = law_below(up, tokens)
+            left[up] = law if up == ROOT else torch.where((tokens[up] >= 0)[:, None], law, 0.0)
+        can = left[up].sum(-1) > 0
+        key = torch.stack([response, unused_by_tokens(position, DRAWN + place)], 1)
+        token = chooser.choose(certain_unless(can, left[up]), key)
+        tokens.append(torch.where(can, token, EMPTY))
+        if distinct:
+            left[up] = without(left[up], token)
+    return torch.stack(tokens, 1)
+
+
 def draw_draft(
     drafter: Policy,
     prefix: Int64[Tensor, "B t"],
@@ -64,7 +110,7 @@ def draw_draft(
     distinct: bool = False,
     response: Int64[Tensor, " B"] | None = None,
 ) -> DrawnDraft:
-    """Draw a tree behind each prefix, place by place.
+    """Draw a tree behind each prefix, from the laws that a policy has after the path to each place.
 
     Parameters
     ----------
@@ -86,33 +132,25 @@ def draw_draft(
     >>> draw_draft(q, torch.zeros(1, 0, dtype=torch.int64), (3,), RandomChooser(0), distinct=True).tokens.sort().values
     tensor([[0, 1, 2]])
     """
-    parent, depth = shape_of(branching)
-    rows, places = prefix.shape[0], len(parent)
+    parent, _ = shape_of(branching)
+    rows = prefix.shape[0]
     response = torch.arange(rows, device=prefix.device) if response is None else response
-    position = torch.full_like(response, prefix.shape[1])
-    tokens = prefix.new_full((rows, places), EMPTY)
-    drafter_laws = torch.full(
-        (rows, places + 1, drafter.vocab_size), -torch.inf, dtype=torch.float64, device=prefix.device
+    laws = torch.full(
+        (rows, len(parent) + 1, drafter.vocab_size), -torch.inf, dtype=torch.float64, device=prefix.device
     )
-    paths = {ROOT: prefix}
-    left: dict[int, Tensor] = {}
-    for place in range(places):
-        up = parent[place]
-        if up not in left:
-            drafter_laws[:, up + 1] = drafter.next_log_probs(paths[up]).double()
-            left[up] = drafter_laws[:, up + 1].exp()
-            if up >= 0:
-                left[up] = torch.where((tokens[:, up] >= 0)[:, None], left[up], 0.0)
-        open_rows = torch.nonzero(left[up].sum(-1) > 0)[:, 0]
-        if len(open_rows):
-            key = torch.stack([response, unused_by_tokens(position, DRAWN + place)], 1)
-            token = chooser.choose(left[up][open_rows], key[open_rows])
-            tokens[open_rows, place] = token
-            if distinct:
-                left[up][open_rows] = without(left[up][open_rows], token)
-        if depth[place] < len(branching):
-            paths[place] = torch.cat([paths[up], tokens[:, place : place + 1].clamp(min=0)], 1)
-    return DrawnDraft(tokens=tokens, parent=torch.tensor(parent, device=prefix.device), drafter=drafter_laws)
+
+    def law_below(node: int, drawn: list[Tensor]) -> Tensor:
+        path: list[Tensor] = []
+        at = node
+        while at != ROOT:
+            path.insert(0, drawn[at].clamp(min=0)[:, None])
+            at = parent[at]
+        laws[:, node + 1] = drafter.next_log_probs(torch.cat([prefix, *path], 1)).double()
+        return laws[:, node + 1].exp()
+
+    position = torch.full_like(response, prefix.shape[1])
+    tokens = draw_tokens(parent, law_below, chooser, response, position, distinct=distinct)
+    return DrawnDraft(tokens=tokens, parent=torch.tensor(parent, device=prefix.device), drafter=laws)
 
 
 def proposal_of(

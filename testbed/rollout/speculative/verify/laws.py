@@ -1,9 +1,12 @@
-"""The three moves of rejection verification: how likely a drafted token is accepted, and what is left of either law if not."""
+"""The three moves of rejection verification: how likely a drafted token is accepted, and what is left of either law if not.
+
+And what a row draws from that has nothing to draw.
+"""
 
 from __future__ import annotations
 
 import torch
-from jaxtyping import Float, Int64
+from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
 
@@ -54,3 +57,20 @@ def without(law: Float[Tensor, "b V"], token: Int64[Tensor, " b"]) -> Float[Tens
     rest = law.scatter(1, token[:, None], 0.0)
     total = rest.sum(-1, keepdim=True)
     return rest / torch.where(total > 0, total, 1.0)
+
+
+def certain_unless(asked: Bool[Tensor, " b"], law: Float[Tensor, "b V"]) -> Float[Tensor, "b V"]:
+    """Law in rows that are asked; in the others token 0 for certain.
+
+    So all rows draw together, whatever the device knows about them, and a row that has nothing to decide decides nothing:
+    a chooser that walks every branch finds one.
+
+    Examples
+    --------
+    >>> certain_unless(torch.tensor([True, False]), torch.full((2, 2), 0.5))
+    tensor([[0.5000, 0.5000],
+            [1.0000, 0.0000]])
+    """
+    certain = law.new_zeros(law.shape[-1])
+    certain[0] = 1.0
+    return torch.where(asked[:, None], law, certain)

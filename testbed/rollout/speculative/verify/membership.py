@@ -40,25 +40,21 @@ def membership(proposal: Proposal, chooser: Chooser) -> Verified:
     >>> membership(chain(torch.tensor([[1]]), target=sure), RandomChooser(0)).tokens
     tensor([[1, 0]])
     """
-    places = proposal.tokens.shape[1]
     tree = DraftTree(
         tokens=proposal.tokens,
         parent=proposal.parent,
         depth=proposal.depth,
         log_weight=torch.zeros(proposal.tokens.shape, dtype=torch.float64, device=proposal.tokens.device),
-        levels=int(proposal.depth.max()) if proposal.depth.numel() else 0,
+        levels=proposal.longest,
     )
     rows = torch.arange(len(proposal.tokens), device=proposal.tokens.device)
     keys = proposal.token_key(rows, torch.zeros_like(rows))
-    endless = torch.full_like(rows, places + 2)
+    endless = torch.full_like(rows, proposal.longest + 2)
     draws = Draws(chooser=chooser, rows=keys[:, 0], position=keys[:, 1], remaining=endless, eos=None)
     run = membership_walk(tree, proposal.target.double(), draws)
-    step = torch.arange(places + 1, device=rows.device)
-    tokens, path = (
-        torch.nn.functional.pad(x, (0, places - tree.levels), value=EMPTY) for x in (run.tokens, run.path - 1)
-    )
+    step = torch.arange(tree.levels + 1, device=rows.device)
     return Verified(
         accepted=run.accepted,
-        tokens=torch.where(step <= run.accepted[:, None], tokens, EMPTY),
-        path=torch.where(step[:-1] < run.accepted[:, None], path, EMPTY),
+        tokens=torch.where(step <= run.accepted[:, None], run.tokens, EMPTY),
+        path=torch.where(step[:-1] < run.accepted[:, None], run.path - 1, EMPTY),
     )

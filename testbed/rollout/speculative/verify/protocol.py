@@ -1,9 +1,10 @@
 """What a verifier is given and what it returns: a draft with the target's laws at its nodes, and the tokens a round emits.
 
 A verifier is a function `rule(proposal, chooser) -> Verified`. It moves from the root along drafted nodes for as long as it
-accepts them and ends with one token of its own: the correction after a rejection, or the bonus at the end of the draft. All it
-draws goes through the chooser. Tokens have the keys (response, position), like those of every engine here; coins, and the
-drafter's own draws, have keys that no token has.
+accepts them and ends with one token of its own: the correction after a rejection, or the bonus at the end of the draft. Its
+steps follow from the shape of the draft, so that the host waits for no tensor. All it draws goes through the chooser. Tokens
+have the keys (response, position), like those of every engine here; coins, and the drafter's own draws, have keys that no
+token has.
 """
 
 from __future__ import annotations
@@ -40,11 +41,14 @@ class Proposal:
                                             None for a draft that was not drawn, or for a rule that does not ask
     response : Int64[Tensor, " B"]          first half of every key (None: the row's number)
     position : Int64[Tensor, " B"]          number of tokens the response has so far (None: 0)
+    levels : int                            no node is deeper (None: N)
+    checked : bool                          whether the maker vouches for tokens, parents and laws. To look at them, the host
+                                            waits for the device; an engine that made the tree itself need not
 
     Raises
     ------
-    InputError   shapes that do not fit, a token outside the vocabulary, a node before its parent or below an empty place, a
-                 token that the drafter's law cannot draw
+    InputError   shapes that do not fit; unless `checked`, a token outside the vocabulary, a node before its parent, below an
+                 empty place or deeper than `levels`, a token that the drafter's law cannot draw
 
     Examples
     --------
@@ -59,6 +63,8 @@ class Proposal:
     drafter: Float[Tensor, "B M V"] | None = None
     response: Int64[Tensor, " B"] | None = None
     position: Int64[Tensor, " B"] | None = None
+    levels: int | None = None
+    checked: bool = False
 
     def __post_init__(self) -> None:
         rows, places = self.tokens.shape
@@ -78,13 +84,17 @@ class Proposal:
                 object.__setattr__(self, name, default)
             else:
                 require_shape(name, value, (rows,))
-        if places and not (int(self.tokens.min()) >= EMPTY and int(self.tokens.max()) < vocab_size):
+        if not self.checked:
+            self._check_tokens(vocab_size)
+            self._check_order()
+            self._check_drawn()
+
+    def _check_tokens(self, vocab_size: int) -> None:
+        if self.tokens.numel() and not (int(self.tokens.min()) >= EMPTY and int(self.tokens.max()) < vocab_size):
             raise InputError(
                 f"drafted tokens must lie in 0..{vocab_size - 1}, or be {EMPTY} on an empty place",
                 found=f"{int(self.tokens.min())} to {int(self.tokens.max())}",
             )
-        self._check_order()
-        self._check_drawn()
 
     def _check_order(self) -> None:
         if not self.tokens.numel():
@@ -99,6 +109,8 @@ class Proposal:
                 "a node's parent must be the root or a node before it",
                 found=f"parent {int(self.parent[row, place])} of place {place} in row {row}",
             )
+        if self.levels is not None and int(self.depth.max()) > self.levels:
+            raise InputError("no node may be deeper than `levels`", found=f"{int(self.depth.max())} > {self.levels}")
 
     def _check_drawn(self) -> None:
         if self.drafter is None or not self.tokens.numel():
@@ -113,6 +125,11 @@ class Proposal:
                 found=f"probability 0 for token {int(self.tokens[row, place])} at place {place} of row {row}",
                 hint="pass the law after temperature, top-k and top-p",
             )
+
+    @property
+    def longest(self) -> int:
+        """Most nodes that a path can have, as far as the host knows."""
+        return self.tokens.shape[1] if self.levels is None else self.levels
 
     @property
     def depth(self) -> Int64[Tensor, "B N"]:
@@ -134,6 +151,8 @@ class Proposal:
             drafter=None if drafter is None else drafter[rows],
             response=None if response is None else response[rows],
             position=None if position is None else position[rows],
+            levels=self.levels,
+            checked=self.checked,
         )
 
     def target_law(self, rows: Int64[Tensor, " b"], node: Int64[Tensor, " b"]) -> Float[Tensor, "b V"]:
@@ -147,35 +166,28 @@ class Proposal:
         ------
         InputError   the proposal names no law
         """
-        if self.drafter is None:
-            raise InputError(
-                "this rule needs the law that the draft was drawn from",
-                found="`drafter` is None",
-                hint="a draft that was not drawn is for `membership` or `point_mass`",
-            )
-        return _probabilities(self.drafter[rows, node + 1])
+        return _probabilities(self._drawn_from()[rows, node + 1])
 
     def tables(self) -> tuple[Float[Tensor, "B M V"], Float[Tensor, "B M V"]]:
-        """Probabilities of the target and of the drafter after the root and after every place, in float64."""
-        rows, places = self.tokens.shape
-        every = torch.arange(rows, device=self.tokens.device).repeat_interleave(places + 1)
-        node = (torch.arange(places + 1, device=every.device) + ROOT).repeat(rows)
-        shape = (rows, places + 1, self.target.shape[2])
-        return self.target_law(every, node).reshape(shape), self.drafter_law(every, node).reshape(shape)
+        """Probabilities of the target and of the drafter after the root and after every place, in float64.
 
-    def next_child(
-        self, rows: Int64[Tensor, " b"], node: Int64[Tensor, " b"], last: Int64[Tensor, " b"]
-    ) -> Int64[Tensor, " b"]:
-        """First child of each node at a place after `last`; -1 if there is none."""
-        places = torch.arange(self.tokens.shape[1], device=self.tokens.device)
-        fits = (self.parent[rows] == node[:, None]) & (self.tokens[rows] >= 0) & (places > last[:, None])
-        return _first(fits)
+        Raises
+        ------
+        InputError   the proposal names no law of the drafter
+        """
+        return _probabilities(self.target), _probabilities(self._drawn_from())
+
+    def above(self, place: int) -> Int64[Tensor, " B"]:
+        """Place of each row's node above a place, -1 = the root. An empty place is above itself: its laws are nobody's."""
+        return torch.where(self.tokens[:, place] >= 0, self.parent[:, place], place)
 
     def child_holding(
         self, rows: Int64[Tensor, " b"], node: Int64[Tensor, " b"], token: Int64[Tensor, " b"]
     ) -> Int64[Tensor, " b"]:
         """First child of each node that holds a token; -1 if there is none."""
-        return _first((self.parent[rows] == node[:, None]) & (self.tokens[rows] == token[:, None]))
+        fits = (self.parent[rows] == node[:, None]) & (self.tokens[rows] == token[:, None])
+        first = fits.to(torch.uint8).argmax(1) if fits.shape[1] else node
+        return torch.where(fits.any(1), first, EMPTY)
 
     def token_key(self, rows: Int64[Tensor, " b"], accepted: Int64[Tensor, " b"]) -> Int64[Tensor, "b 2"]:
         """Key of the token that follows `accepted` drafted ones."""
@@ -186,6 +198,15 @@ class Proposal:
         """Key of a draw that is no token: `slot` numbers those of one round."""
         response, position = self._address(rows)
         return torch.stack([response, unused_by_tokens(position, slot)], 1)
+
+    def _drawn_from(self) -> Float[Tensor, "B M V"]:
+        if self.drafter is None:
+            raise InputError(
+                "this rule needs the law that the draft was drawn from",
+                found="`drafter` is None",
+                hint="a draft that was not drawn is for `membership` or `point_mass`",
+            )
+        return self.drafter
 
     def _address(self, rows: Int64[Tensor, " b"]) -> tuple[Tensor, Tensor]:
         response, position = self.response, self.position
@@ -216,8 +237,8 @@ class Verified:
     """What one round settled.
 
     accepted   [B]        drafted tokens accepted
-    tokens     [B, N+1]   the tokens emitted: the accepted ones, then one correction or bonus; -1 behind
-    path       [B, N]     places of the accepted nodes, from the root on; -1 behind
+    tokens     [B, L+1]   the tokens emitted: the accepted ones, then one correction or bonus; -1 behind (L: `levels`, or N)
+    path       [B, L]     places of the accepted nodes, from the root on; -1 behind
     """
 
     accepted: Int64[Tensor, " B"]
@@ -240,12 +261,6 @@ def flip(chooser: Chooser, chance: Float[Tensor, " b"], key: Int64[Tensor, "b 2"
     return chooser.choose(torch.stack([heads, 1 - heads], 1), key) == 0
 
 
-def _probabilities(log_law: Float[Tensor, "b V"]) -> Float[Tensor, "b V"]:
+def _probabilities(log_law: Float[Tensor, "*b V"]) -> Float[Tensor, "*b V"]:
     p = log_law.double().exp()
     return p / p.sum(-1, keepdim=True)
-
-
-def _first(fits: Bool[Tensor, "b N"]) -> Int64[Tensor, " b"]:
-    if fits.shape[1] == 0:
-        return torch.full((fits.shape[0],), EMPTY, dtype=torch.int64, device=fits.device)
-    return torch.where(fits.any(1), fits.to(torch.uint8).argmax(1), EMPTY)

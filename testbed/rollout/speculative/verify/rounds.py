@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from testbed.core.choices import Chooser
-from testbed.rollout.speculative.verify.protocol import Proposal, Verified, flip
+from testbed.rollout.speculative.verify.protocol import Proposal, Verified
 from testbed.rollout.speculative.verify.walk import Walk
 
 Acceptance = Callable[[Tensor, Tensor, Tensor], Tensor]  # (p, q, token) -> probability [b]
@@ -35,19 +35,19 @@ def try_children(
     Verified
     """
     walk = Walk(proposal)
-    live, last = walk.every, walk.node.clone()  # the place tried last: later siblings and all descendants come after it
-    p = proposal.target_law(live, walk.node)
-    q = proposal.drafter_law(live, walk.node) if drawn else torch.zeros_like(p)
-    while live.numel():
-        child = proposal.next_child(live, walk.node[live], last[live])
-        live, child = live[child >= 0], child[child >= 0]
-        last[live] = child
-        token = proposal.tokens[live, child]
-        taken = flip(chooser, accept(p[live], q[live], token), proposal.coin_key(live, child))
-        stay, go = live[~taken], live[taken]
-        p[stay], q[stay] = rejected(p[stay], q[stay], token[~taken])
-        walk.move(go, to=child[taken])
-        p[go] = proposal.target_law(go, walk.node[go])
+    p = proposal.target_law(walk.every, walk.node)
+    q = proposal.drafter_law(walk.every, walk.node) if drawn else torch.zeros_like(p)
+    for place in range(proposal.tokens.shape[1]):  # a node before its children, siblings in their order
+        token = proposal.tokens[:, place].clamp(min=0)
+        went, stayed = walk.offer(chooser, place, accept(p, q, token))
+        left_p, left_q = rejected(p, q, token)
+        here = torch.full_like(walk.node, place)
+        p = updated(p, stayed, left_p, went, proposal.target_law(walk.every, here))
         if drawn:
-            q[go] = proposal.drafter_law(go, walk.node[go])
+            q = updated(q, stayed, left_q, went, proposal.drafter_law(walk.every, here))
     return walk.finish(chooser, p)
+
+
+def updated(law: Tensor, stayed: Tensor, left: Tensor, went: Tensor, below: Tensor) -> Tensor:
+    """Law of every row after a place was offered: what a rejection left, the law below an accepted node, or as it was."""
+    return torch.where(went[:, None], below, torch.where(stayed[:, None], left, law))

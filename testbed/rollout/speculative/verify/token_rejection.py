@@ -9,7 +9,7 @@ from torch import Tensor
 from testbed.core.choices import Chooser
 from testbed.core.errors import InputError
 from testbed.rollout.speculative.verify.laws import acceptance, residual
-from testbed.rollout.speculative.verify.protocol import Proposal, Verified, flip
+from testbed.rollout.speculative.verify.protocol import Proposal, Verified
 from testbed.rollout.speculative.verify.walk import Walk
 
 
@@ -55,13 +55,8 @@ def token_rejection(proposal: Proposal, chooser: Chooser) -> Verified:
 def accept_in_order(proposal: Proposal, chooser: Chooser, accept: Float[Tensor, "B N"]) -> Walk:
     """Walk down each chain while its tokens are accepted, token i with probability accept[:, i]; one coin per token tried."""
     walk = Walk(proposal)
-    live = walk.every
-    for i in range(proposal.tokens.shape[1]):
-        live = live[proposal.tokens[live, i] >= 0]
-        place = torch.full_like(live, i)
-        taken = flip(chooser, accept[live, i], proposal.coin_key(live, place))
-        live = live[taken]
-        walk.move(live, to=place[taken])
+    for place in range(proposal.tokens.shape[1]):
+        walk.offer(chooser, place, accept[:, place])
     return walk
 
 
@@ -79,12 +74,14 @@ def ended(proposal: Proposal, accepted: Int64[Tensor, " B"]) -> Bool[Tensor, " B
 
 
 def require_chain(proposal: Proposal) -> None:
-    """Refuse a tree.
+    """Refuse a tree, unless the proposal's maker vouches for it: an engine drafts chains for the rules that verify chains.
 
     Raises
     ------
     InputError   a node that does not continue the place before it
     """
+    if proposal.checked:
+        return
     real = proposal.tokens >= 0
     straight = proposal.parent == torch.arange(real.shape[1], device=real.device) - 1
     if bool((real & ~straight).any()):

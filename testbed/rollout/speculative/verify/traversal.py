@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import torch
+from jaxtyping import Int64
 from torch import Tensor
 
 from testbed.core.choices import Chooser
 from testbed.rollout.speculative.verify.laws import acceptance, residual, without
-from testbed.rollout.speculative.verify.protocol import ROOT, Proposal, Verified, flip
+from testbed.rollout.speculative.verify.protocol import Proposal, Verified
 from testbed.rollout.speculative.verify.walk import Walk
 
 
@@ -35,7 +36,7 @@ def traversal(proposal: Proposal, chooser: Chooser, distinct: bool = False) -> V
     Assumes      q is the law the children were drawn from, in the order of their places; coins independent of the draft
     Gives        the target's law; a node that is entered is on the accepted path with probability a (V4); on chains the law of
                  `block`
-    Numerics     float64; at most 2 N + 1 steps over all rows, memory of two [B, N + 1, V] tables
+    Numerics     float64; all rows at once, N steps for the chances and N coins; memory of two [B, N + 1, V] tables
     References   arXiv 2505.12398; stated here from its abstract, the updates are our own completion
 
     Examples
@@ -47,32 +48,18 @@ def traversal(proposal: Proposal, chooser: Chooser, distinct: bool = False) -> V
     >>> traversal(proposal, RandomChooser(0)).path
     tensor([[ 1, -1]])
     """
-    walk = Walk(proposal)
     p, q = proposal.tables()
     a = torch.ones_like(p[:, :, 0])
-    node, last = walk.node.clone(), walk.node.clone()
-    live = walk.every
-    while live.numel():
-        at = node[live]
-        child = proposal.next_child(live, at, last[live])
-        down = child >= 0
-        row, x, up = live[down], child[down], at[down] + 1
-        token = proposal.tokens[row, x]
-        a[row, x + 1] = acceptance(a[row, up][:, None] * p[row, up], q[row, up], token)
-        node[row], last[row] = x, x
-        live, at = live[~down], at[~down]
-        taken = at == ROOT
-        asked, place = live[~taken], at[~taken]
-        taken[~taken] = flip(chooser, a[asked, place + 1], proposal.coin_key(asked, place))
-        back, x = live[~taken], at[~taken]
-        up = proposal.parent[back, x] + 1
-        a[back, up], p[back, up], q[back, up] = rejected(
-            a[back, up], p[back, up], q[back, up], proposal.tokens[back, x], distinct
-        )
-        node[back], last[back] = up - 1, x
-        live = torch.cat([row, back]).sort().values
-    walk.move_down(walk.every, leaf=node)
-    return walk.finish(chooser, p[walk.every, node + 1])
+    walk = Walk(proposal)
+    row = walk.every
+    # a child is entered, and a node decided, by rows that have rejected all before it: chances need no coins
+    for place in range(proposal.tokens.shape[1]):
+        up, token = proposal.above(place) + 1, proposal.tokens[:, place].clamp(min=0)
+        node = a[row, up], p[row, up], q[row, up]
+        a[:, place + 1] = acceptance(node[0][:, None] * node[1], node[2], token)
+        a[row, up], p[row, up], q[row, up] = rejected(*node, token, distinct)
+    walk.climb(chooser, a[:, 1:], leaves_first(proposal))
+    return walk.finish(chooser, p[row, walk.node + 1])
 
 
 def rejected(a: Tensor, p: Tensor, q: Tensor, token: Tensor, distinct: bool) -> tuple[Tensor, Tensor, Tensor]:
@@ -84,6 +71,29 @@ def rejected(a: Tensor, p: Tensor, q: Tensor, token: Tensor, distinct: bool) -> 
         rest,
         without(q, token) if distinct else q,
     )
+
+
+def leaves_first(proposal: Proposal) -> Int64[Tensor, "B N"]:
+    """Places of each row in the order in which they are decided: a node after all its descendants, siblings as they stand.
+
+    Examples
+    --------
+    >>> law = torch.zeros(1, 6, 2).log_softmax(-1)
+    >>> tree = Proposal(tokens=torch.tensor([[0, 1, 0, 1, 0]]), parent=torch.tensor([-1, -1, 0, 0, 1]), target=law)
+    >>> leaves_first(tree)
+    tensor([[2, 3, 0, 4, 1]])
+    """
+    rows, places = proposal.tokens.shape
+    up = torch.where(proposal.tokens >= 0, proposal.parent + 1, 0)  # 0: the root, and for empty places whatever
+    size = proposal.tokens.new_ones(rows, places + 1)  # nodes of each subtree
+    for place in reversed(range(places)):
+        size = size.scatter_add(1, up[:, place, None], size[:, place + 1, None])
+    turn = torch.zeros_like(size)  # of the next decision below a node; behind its last child, the node's own
+    for place in range(places):
+        at = up[:, place, None]
+        turn[:, place + 1] = turn.gather(1, at)[:, 0]
+        turn = turn.scatter_add(1, at, size[:, place + 1, None])
+    return turn[:, 1:].argsort(1)
 
 
 def traversal_without_replacement(proposal: Proposal, chooser: Chooser) -> Verified:

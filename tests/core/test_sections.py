@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 import torch
 
+from testbed.core.sections import Section, number, plain_lines, share, with_interval
 from testbed.core.seeds import SeedTree
 from testbed.diagnosis import rule_effects
 from testbed.diagnosis.dump import load_dump
 from testbed.diagnosis.printed import report_sections
 from testbed.diagnosis.report import diagnose
 from testbed.diagnosis.rule_catalog import list_rules, one_rule
-from testbed.diagnosis.sections import Section, number, plain_lines, share, with_interval
 from testbed.sample_data import partial_rollouts_path
 from testbed.weighting.registry import RULES
 

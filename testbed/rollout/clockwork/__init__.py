@@ -1,0 +1,1 @@
+"""The parts of the asynchronous clock: responses, slots, weights, admission, replay."""
