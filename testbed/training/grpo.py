@@ -27,7 +27,7 @@ from testbed.training.engines import Engines
 from testbed.training.grpo_config import GRPOConfig
 from testbed.training.grpo_metrics import BatchMetrics, batch_metrics
 from testbed.training.held_out import split_prompts
-from testbed.training.sources import Source
+from testbed.training.sources import Drawn, Source
 from testbed.weighting.rules import weigh
 
 CURVES = (*BatchMetrics.__dataclass_fields__, "loss", "grad_norm")
@@ -78,6 +78,7 @@ class GRPORun:
             model.parameters(), lr=config.rate, betas=config.betas, weight_decay=config.decay
         )
         self.curve: dict[str, list[Any]] = {name: [] for name in CURVES}
+        self.kept: dict[int, float] = {}  # response -> advantage
         self.evaluations: list[tuple[int, float]] = [(0, self.evaluate())]
         self.source = source(self)
 
@@ -96,12 +97,13 @@ class GRPORun:
         if self.outcome != "running":
             return False
         try:
-            batch, laws = self._scored(self.source.next_batch())
+            drawn = self.source.next_batch()
+            batch, laws = self._scored(drawn.batch)
         except NotALaw:
             return self._diverged("a law that is sampled is not finite")
         if not bool(laws[batch.mask].isfinite().all()):
             return self._diverged("a law that is trained is not finite")
-        advantage = group_advantage(batch, self.config.baseline, self.config.scale)  # type: ignore[arg-type]
+        advantage = self._advantage(drawn)
         weights = weigh(self.config.rule, batch, advantage=advantage, **self.config.rule_params)
         noted = asdict(batch_metrics(batch, weights, laws, self.done))
         steps = [self._step(batch, advantage, rows) for rows in self._parts(batch)]
@@ -121,6 +123,14 @@ class GRPORun:
             return False
         self.source.updated(self.sampler())
         return True
+
+    def _advantage(self, drawn: Drawn) -> Float[Tensor, " B"]:
+        """Advantage of each response in the group it was drawn in; a replayed one keeps that of its first time."""
+        rows = torch.nonzero(~drawn.replayed)[:, 0]
+        together = drawn.batch.replaced(group=drawn.number).select(rows)
+        fresh = group_advantage(together, self.config.baseline, self.config.scale)  # type: ignore[arg-type]
+        self.kept.update(zip(drawn.response[rows].tolist(), fresh.tolist(), strict=True))
+        return torch.tensor([self.kept[number] for number in drawn.response.tolist()], dtype=fresh.dtype)
 
     def _scored(self, batch: SegmentedBatch) -> tuple[SegmentedBatch, Float[Tensor, "B T V"]]:
         """The batch as the trainer sees it before the update: its log-probs are target and proximal."""
@@ -196,6 +206,7 @@ class GRPORun:
             "outcome": [self.outcome, self.reason],
             "curve": self.curve,
             "evaluations": [list(pair) for pair in self.evaluations],
+            "advantages": [torch.tensor(list(self.kept)), torch.tensor(list(self.kept.values()), dtype=torch.float64)],
             "weights": {name: w.detach().clone() for name, w in self.model.weights.items()},
             "optimizer": self.optimizer.state_dict(),
             "source": self.source.state(),
@@ -219,6 +230,8 @@ class GRPORun:
         self.optimizer.load_state_dict(state["optimizer"])
         self.done, (self.outcome, self.reason) = state["step"], state["outcome"]
         self.curve = {name: list(values) for name, values in state["curve"].items()}
+        numbers, values = state["advantages"]
+        self.kept = dict(zip(numbers.tolist(), values.tolist(), strict=True))
         self.evaluations = [(int(step), float(reward)) for step, reward in state["evaluations"]]
         self.source.restore(state["source"], self._kept)
 

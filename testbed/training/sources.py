@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 import torch
-from jaxtyping import Int64
+from jaxtyping import Bool, Int64
 from torch import Tensor
 
 from testbed.core.batch import SegmentedBatch
@@ -26,12 +27,30 @@ from testbed.rollout.systems import find_system
 from testbed.training.grpo_config import GRPOConfig
 
 
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Drawn:
+    """A batch, and which of its responses belong together.
+
+    Attributes
+    ----------
+    batch : SegmentedBatch           with `version`; its `group` is the prompt
+    number : Int64[Tensor, " B"]     of the group that a response was drawn in: the same prompt may be asked again
+    response : Int64[Tensor, " B"]   of the response, over the whole run
+    replayed : Bool[Tensor, " B"]    which responses have been trained on before
+    """
+
+    batch: SegmentedBatch
+    number: Int64[Tensor, " B"]
+    response: Int64[Tensor, " B"]
+    replayed: Bool[Tensor, " B"]
+
+
 @runtime_checkable
 class Source(Protocol):
     """What hands batches to a trainer."""
 
-    def next_batch(self) -> SegmentedBatch:
-        """Return the next batch, with `version`."""
+    def next_batch(self) -> Drawn:
+        """Return the next batch."""
         ...
 
     def updated(self, policy: Policy) -> None:
@@ -65,7 +84,7 @@ class OnPolicySource:
         self.config, self.env, self.policy, self.prompts, self.seed = config, env, policy, prompts, seed
         self.version = 0
 
-    def next_batch(self) -> SegmentedBatch:
+    def next_batch(self) -> Drawn:
         """Draw prompts, and a group of responses to each."""
         seed, n = self.seed["update"][self.version], self.config.batch
         asked = torch.randint(len(self.prompts), (self.config.prompts,), generator=seed["prompts"].torch_generator())
@@ -77,7 +96,13 @@ class OnPolicySource:
             drafter = HeadDrafter(FutureHeads.of(_transformer(self.policy))) if self.config.nodes else None
             nodes = self.config.nodes
             batch = speculative_rollout(self.env, self.policy, n, chooser, drafter=drafter, nodes=nodes, group=group)
-        return batch.replaced(version=torch.where(batch.mask, self.version, -1))
+        response = self.version * n + torch.arange(n)
+        return Drawn(
+            batch=batch.replaced(version=torch.where(batch.mask, self.version, -1)),
+            number=response // self.config.responses,
+            response=response,
+            replayed=torch.zeros(n, dtype=torch.bool),
+        )
 
     def updated(self, policy: Policy) -> None:
         """Write the next batch with the new weights."""
@@ -118,10 +143,11 @@ class ClockSource:
         drawn = torch.randint(len(self.prompts), (1,), generator=self.seed["prompt"][number].torch_generator())
         return int(self.prompts[drawn])
 
-    def next_batch(self) -> SegmentedBatch:
+    def next_batch(self) -> Drawn:
         """Let the system run until the trainer can take a batch."""
-        self.delivery = self.clock.next_batch()
-        return self.delivery.batch
+        self.delivery = found = self.clock.next_batch()
+        number = found.response // self.clock.size
+        return Drawn(batch=found.batch, number=number, response=found.response, replayed=found.replayed)
 
     def updated(self, policy: Policy) -> None:
         """Push new weights, as fast as the system can."""

@@ -14,7 +14,7 @@ from testbed.rollout import rollout
 from testbed.stats.gates import MeanGate
 from testbed.training import grpo
 from testbed.training.checkpoints import load_checkpoint, save_checkpoint
-from testbed.training.sources import OnPolicySource
+from testbed.training.sources import Drawn, OnPolicySource
 from tests.training.grpo_worlds import EXACT, TASK, made, model, ran
 
 FIXED = {"sampler": {"dtype": "float32", "reduction": "fixed"}, "trainer": {"dtype": "float32", "reduction": "fixed"}}
@@ -24,14 +24,14 @@ FIXED = {"sampler": {"dtype": "float32", "reduction": "fixed"}, "trainer": {"dty
 def surrogate(rule):
     """What a clip-type rule's loss is made of, None for others."""
     run = made(**FIXED)
-    batch, _ = run._scored(run.source.next_batch())
+    batch, _ = run._scored(run.source.next_batch().batch)
     return weigh(rule, batch, advantage=batch.reward).objective
 
 
 def neutral(rule):
     """Whether a rule leaves on-policy tokens alone: weight exactly 1, nothing rejected."""
     run = made(**FIXED)
-    batch, _ = run._scored(run.source.next_batch())
+    batch, _ = run._scored(run.source.next_batch().batch)
     try:
         weights = weigh(rule, batch, advantage=torch.tensor([1.0, -1.0]).repeat(batch.batch_size // 2))
     except MissingField:
@@ -119,7 +119,7 @@ def test_the_measured_gradient_has_the_enumerated_mean_of_its_estimator(rule, se
     drawn = []
     for version in range(gate.sample_size()):
         run.source.version = version
-        sample, _ = run._scored(run.source.next_batch())
+        sample, _ = run._scored(run.source.next_batch().batch)
         drawn.append(gradient(run, sample, sample.reward) @ along)
     assert gate.decide(torch.stack(drawn)).passed
     forgotten = torch.stack(drawn) * 0 + mean + 0.25 * variance**0.5  # what the gate is declared to notice
@@ -193,3 +193,29 @@ def test_weights_that_overflow_are_a_divergence():
 def test_what_a_rule_needs_and_lacks_is_said():
     with pytest.raises(MissingField, match="next_token"):
         made(rule="sis").advance()
+
+
+# ------------------------------------------------------------------------------------------------ advantages
+def drawn(reward, number, response, replayed):
+    run = made()
+    batch = run.source.next_batch().batch.select(torch.arange(len(reward)))
+    return run, Drawn(
+        batch=batch.replaced(reward=torch.tensor(reward), group=torch.zeros(len(reward), dtype=torch.int64)),
+        number=torch.tensor(number), response=torch.tensor(response), replayed=torch.tensor(replayed),
+    )  # fmt: skip
+
+
+def test_the_same_prompt_asked_twice_is_two_groups():
+    run, batch = drawn([1.0, 0.0, 1.0, 1.0], [4, 4, 5, 5], [8, 9, 10, 11], [False] * 4)
+    assert run._advantage(batch).tolist() == [1.0, -1.0, 0.0, 0.0]
+
+
+def test_a_replayed_response_keeps_the_advantage_of_its_first_time():
+    run, first = drawn([1.0, 0.0, 1.0, 1.0], [4, 4, 5, 5], [8, 9, 10, 11], [False] * 4)
+    run._advantage(first)
+    _, again = drawn([1.0, 0.0, 1.0, 1.0], [4, 6, 6, 6], [8, 12, 13, 14], [True, False, False, False])
+    found = run._advantage(again)
+    assert found[0] == 1.0 and found[1:].tolist() == pytest.approx([-(2**0.5), 0.5**0.5, 0.5**0.5])
+    restored = made()
+    restored.restore(run.state())
+    assert restored.kept == run.kept
