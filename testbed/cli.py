@@ -8,10 +8,12 @@ from typing import Annotated, Any
 import typer
 
 from testbed.training.recipe import Recipe
+from testbed.training.sweep_command import sweep
+from testbed.training.train_command import train
 
 app = typer.Typer(
     name="testbed", no_args_is_help=True, add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False,
-    help="Diagnose the off-policy correction of a training run from its recorded log-probabilities.",
+    help="Diagnose off-policy corrections from recorded log-probabilities, and train small models under any of them.",
 )  # fmt: skip
 
 SAMPLE = "sample"
@@ -134,6 +136,44 @@ def pretrain(
     done = warm_start(ArithmeticTask(max_operand), recipe, experts=experts, seed=seed, out=out, resume=resume)
     _write(json, done.record(), seed)
     typer.echo("\n".join(done.lines()))
+
+
+app.command()(train)
+app.command()(sweep)
+
+
+@app.command()
+def systems(
+    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="One system, with every value.")] = None,
+    json: Json = None,
+) -> None:
+    """List the systems that deliver batches to a trainer.
+
+    Each with its bound on staleness, what a push of weights does, and source; `train` takes one as `system`.
+    """
+    from testbed.core.sections import print_sections
+    from testbed.diagnosis.systems_printed import list_systems, one_system
+
+    sections, records = list_systems() if name is None else one_system(name)
+    _write(json, {"systems": records}, None)
+    print_sections(sections)
+
+
+@app.command()
+def tasks(
+    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="One task, with its parameters.")] = None,
+    json: Json = None,
+) -> None:
+    """List the tasks whose answers a program checks.
+
+    Each with its defaults, an example, and the reward of its warm start; `train` takes one as `task`.
+    """
+    from testbed.core.sections import print_sections
+    from testbed.training.tasks_printed import list_tasks, one_task
+
+    sections, records = list_tasks() if name is None else one_task(name)
+    _write(json, {"tasks": records}, None)
+    print_sections(sections)
 
 
 @app.command()

@@ -14,7 +14,10 @@ from testbed.core.errors import InputError
 BACKENDS = ("loky", "dask", "ray")
 MODULES = {"dask": "distributed", "ray": "ray"}
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
-QUIET = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}  # no statistics sent, no advice printed
+QUIET = {
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+}  # no statistics sent, no advice printed
 STORE = 100 * 2**20  # bytes of shared memory of a ray of our own: records go to files, not through it
 
 Tasks = Sequence[tuple[Any, ...]]

@@ -88,7 +88,9 @@ def _change(text: str, study: Study | None) -> dict[str, Any]:
     """What one change sets."""
     match = CHANGE.fullmatch(text)
     if match is None:
-        raise InputError("`--set` must be FIELD=VALUE", found=repr(text), hint="such as rule=tis, system_params.ahead=4")
+        raise InputError(
+            "`--set` must be FIELD=VALUE", found=repr(text), hint="such as rule=tis, system_params.ahead=4"
+        )
     name, written = match.groups()
     if study is not None and name in study.factors:
         levels = study.factors[name]

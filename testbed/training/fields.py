@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import json
 import math
 from collections.abc import Collection, Mapping
 from dataclasses import fields
@@ -49,6 +50,23 @@ def from_plain(kind: type[Settings], values: Mapping[str, Any], place: str = "")
     nothing = {name: None for name in optional if values.get(name) == "none"}
     given = {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
     return kind(**given | nothing)
+
+
+def written(values: Mapping[str, Any]) -> str:
+    """Fields as TOML writes them.
+
+    Examples
+    --------
+    >>> written({"system": "areal", "system_params": {"ahead": 4}, "cached": True})
+    'system = "areal", system_params.ahead = 4, cached = true'
+    """
+    parts: list[str] = []
+    for name, value in values.items():
+        if isinstance(value, Mapping) and value:
+            parts += [f"{name}.{inner}" for inner in written(value).split(", ")]
+        else:
+            parts.append(f"{name} = {json.dumps(value)}")
+    return ", ".join(parts)
 
 
 def require_choice(name: str, value: object, choices: Collection[str]) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import statistics
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,11 +22,12 @@ from testbed.training.grpo_config import GRPOConfig
 from testbed.training.held_out import split_prompts
 from testbed.training.lab import recipe_of, run_of, shape_of
 from testbed.training.small_models import first_weights
-from testbed.training.starts import missing_starts
+from testbed.training.starts import missing_starts, start_key
 from testbed.training.study import Study
 from testbed.training.supervised import WarmStart
 from testbed.training.sweep import read_record, record_path
 
+Levels = tuple[tuple[str, str], ...]  # of a combination: (factor, level), ...
 PILOTS = 8  # combinations that are timed at most
 UPDATES = 3  # timed updates of each, after one that is not
 
@@ -59,6 +60,7 @@ class Plan:
     starts : int              warm starts that are missing
     starts_cpu : Seconds      of them
     piloted, recorded : int   combinations whose time was measured just now, and whose records told it
+    random : bool             whether a pilot wrote with random weights, its warm start not being made yet
     """
 
     runs: int
@@ -71,6 +73,7 @@ class Plan:
     starts_cpu: Seconds
     piloted: int
     recorded: int
+    random: bool
 
 
 def planned(study: Study, out: Path, jobs: int, *, cache: Path | None = None) -> Plan:
@@ -88,8 +91,8 @@ def planned(study: Study, out: Path, jobs: int, *, cache: Path | None = None) ->
     """
     cells = study.cells()
     configs = {tuple(cell.levels.items()): cell.config for cell in cells}
-    known: dict[tuple[tuple[str, str], ...], list[float]] = {}
-    left: list[tuple[tuple[str, str], ...]] = []
+    known: dict[Levels, list[float]] = {}
+    left: list[Levels] = []
     for cell in cells:
         record, key = read_record(record_path(out, cell)), tuple(cell.levels.items())
         if record is None:
@@ -100,7 +103,9 @@ def planned(study: Study, out: Path, jobs: int, *, cache: Path | None = None) ->
     work = {key: operations(config) for key, config in configs.items()}
     asked = [key for key in _spread(sorted(work, key=lambda key: work[key])) if key not in timed] if left else []
     missing = missing_starts([configs[key] for key in left], cache)
-    timed |= {key: pilot(configs[key], missing, cache) for key in asked}
+    unmade = {start_key(config) for config in missing}
+    random = {key for key in asked if start_key(configs[key]) in unmade}
+    timed |= {key: pilot(configs[key], random=key in random, cache=cache) for key in asked}
     each = interpolated(work, timed)
     starts_cpu = sum((start_pilot(config) for config in missing), Seconds(0.0, 0.0, 0.0))
     cpu = sum((each[key] for key in left), Seconds(0.0, 0.0, 0.0)) + starts_cpu
@@ -110,7 +115,7 @@ def planned(study: Study, out: Path, jobs: int, *, cache: Path | None = None) ->
     wall = Seconds(*(max(longest, seconds) for seconds in (shared.guess, shared.low, shared.high)))
     return Plan(
         runs=len(cells), found=len(cells) - len(left), jobs=jobs, workers=workers, cpu=cpu, wall=wall,
-        starts=len(missing), starts_cpu=starts_cpu, piloted=len(asked), recorded=len(known),
+        starts=len(missing), starts_cpu=starts_cpu, piloted=len(asked), recorded=len(known), random=bool(random),
     )  # fmt: skip
 
 
@@ -124,21 +129,28 @@ def operations(config: GRPOConfig) -> float:
     """
     task = make_task(config.task, **config.task_params)
     tokens = task.prompt_length + task.horizon
-    sampled = config.batch * (1.5 if config.system != "synchronous" or config.noise or config.engine != "plain" else 1.0)
+    sampled = config.batch * (
+        1.5 if config.system != "synchronous" or config.noise or config.engine != "plain" else 1.0
+    )
     judged = config.evaluate_responses / config.evaluate_every
     passes = sampled + config.batch * (1 + 3 * config.epochs) + judged
     return float(config.updates * passes * tokens * shape_of(config, task).parameter_count())
 
 
-def pilot(config: GRPOConfig, missing: Sequence[GRPOConfig] = (), cache: Path | None = None) -> Seconds:
+def pilot(config: GRPOConfig, *, random: bool = False, cache: Path | None = None) -> Seconds:
     """CPU seconds of a run, by its first updates.
 
-    With a warm start that is kept, if it is; else from random weights, whose answers are longer.
+    Parameters
+    ----------
+    config : GRPOConfig
+    random : bool           take random weights instead of the warm start; their answers are longer
+    cache : Path | None     folder of warm starts
     """
-    random = config in missing or any(_same_start(config, other) for other in missing)
-    values = config.plain() | ({"warm_steps": 0} if random else {})
+    changes = {"updates": UPDATES + 2, "evaluate_every": config.updates + UPDATES + 2} | (
+        {"warm_steps": 0} if random else {}
+    )
     begun = time.process_time()
-    run = run_of(GRPOConfig.of(values | {"updates": UPDATES + 2}), 0, cache=cache)
+    run = run_of(GRPOConfig.of(config.plain() | changes), 0, cache=cache)
     begin = time.process_time() - begun
     run.advance()
     spent = [_timed(run.advance) for _ in range(UPDATES)]
@@ -158,9 +170,7 @@ def start_pilot(config: GRPOConfig) -> Seconds:
     return Seconds(statistics.fmean(spent), min(spent), max(spent)).times(config.warm_steps)
 
 
-def interpolated(
-    work: Mapping[tuple[tuple[str, str], ...], float], timed: Mapping[tuple[tuple[str, str], ...], Seconds]
-) -> dict[tuple[tuple[str, str], ...], Seconds]:
+def interpolated(work: Mapping[Levels, float], timed: Mapping[Levels, Seconds]) -> dict[Levels, Seconds]:
     """Seconds of every combination: as timed, or between its neighbors in work.
 
     Examples
@@ -171,17 +181,26 @@ def interpolated(
     """
     if not timed:
         return {}
-    order = sorted(timed, key=lambda key: work[key])
-    x = [work[key] for key in order]
+    points: dict[float, list[Seconds]] = {}
+    for key in sorted(timed, key=lambda key: work[key]):
+        points.setdefault(work[key], []).append(timed[key])
+    curves = [
+        [statistics.fmean(seconds.guess for seconds in found) for found in points.values()],
+        [min(seconds.low for seconds in found) for found in points.values()],
+        [max(seconds.high for seconds in found) for found in points.values()],
+    ]
+    between = {x: Seconds(*(float(np.interp(x, list(points), curve)) for curve in curves)) for x in set(work.values())}
+    return {key: timed.get(key) or between[x] for key, x in work.items()}
 
-    def between(key: tuple[tuple[str, str], ...], name: str) -> float:
-        return float(np.interp(work[key], x, [getattr(timed[other], name) for other in order]))
 
-    names = ("guess", "low", "high")
-    return {key: timed.get(key) or Seconds(*(between(key, name) for name in names)) for key in work}
+def _timed(function: Callable[[], object]) -> float:
+    """CPU seconds of a call."""
+    begun = time.process_time()
+    function()
+    return time.process_time() - begun
 
 
-def _spread(keys: list[tuple[tuple[str, str], ...]]) -> list[tuple[tuple[str, str], ...]]:
+def _spread(keys: list[Levels]) -> list[Levels]:
     """Both ends of a list and some between, evenly."""
     places = {round(i) for i in np.linspace(0, len(keys) - 1, min(PILOTS, len(keys)))}
     return [keys[place] for place in sorted(places)]

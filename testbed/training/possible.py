@@ -82,4 +82,6 @@ def _weigh_by(config: GRPOConfig) -> None:
         weigh(config.rule, batch, advantage=torch.tensor([1.0, -1.0]), **config.rule_params)
     except MissingField as error:
         needs = ", ".join(f"`{name}`" for name in RULES[config.rule].needs)
-        raise InputError("`rule` must weigh what a run records", found=f"{config.rule!r}, which needs {needs}") from error
+        raise InputError(
+            "`rule` must weigh what a run records", found=f"{config.rule!r}, which needs {needs}"
+        ) from error

@@ -37,15 +37,20 @@ def counted_progress(
     update 2/2  reward 0.5  0.0 s
     """
     started = last = time.perf_counter()
+    first: list[
+        float
+    ] = []  # count and time of the first report: what comes before it, such as a warm start, is no unit
     if not sys.stdout.isatty():
 
         def plain(count: int, words: str) -> None:
             nonlocal last
             now = time.perf_counter()
+            first.extend(() if first else (count, now))
             due = count == total or count % max(1, total // LINES) == 0
             if due or (remaining and now - last >= SILENCE):
                 last, spent = now, now - started
-                left = f", {duration(spent / (count - done) * (total - count))} left" if count > done else ""
+                since, begun = first if count > first[0] else (done, started)
+                left = f", {duration((now - begun) / (count - since) * (total - count))} left" if count > since else ""
                 told = duration(spent) + left if remaining and count < total else f"{spent:.1f} s"
                 print("  ".join(filter(None, (f"{unit} {count}/{total}", words, told))), flush=True)
 

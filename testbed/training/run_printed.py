@@ -22,7 +22,7 @@ def run_words(run: GRPORun) -> str:
 
 
 def result_lines(result: dict[str, Any], planned: int) -> list[str]:
-    """What a run's result says, in a few lines.
+    r"""What a run's result says, in a few lines.
 
     Parameters
     ----------
@@ -33,7 +33,7 @@ def result_lines(result: dict[str, Any], planned: int) -> list[str]:
     --------
     >>> result = {"outcome": "finished", "reason": "", "updates": 2, "start": 0.25, "best": 0.5, "final": 0.375,
     ...           "collapsed": False, "curve": {"acted": [0.0, 0.5], "max_log_k": [0.0, 0.7], "ages": [[4, 0], [1, 3]]}}
-    >>> print("\\n".join(result_lines(result, 2)))
+    >>> print("\n".join(result_lines(result, 2)))
     reward 0.250 -> 0.375 (best 0.500), no collapse
     finished: 2 updates
     staleness 0.38 updates on average, 1 at most; acted on 25% of the tokens; max |log k| 0.700

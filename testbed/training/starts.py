@@ -33,7 +33,7 @@ def missing_starts(configs: Iterable[GRPOConfig], cache: Path | None = None) -> 
     []
     """
     folder, found = default_cache() if cache is None else cache, {}
-    for key, config in {_shared(config): config for config in configs if config.warm_steps}.items():
+    for key, config in {start_key(config): config for config in configs if config.warm_steps}.items():
         task = make_task(config.task, **config.task_params)
         made_of = ingredients(task, shape_of(config, task), recipe_of(config, task), config.warm_seed, None, 1)
         if not (folder / f"{content_key(made_of)}.start").is_file():
@@ -64,7 +64,7 @@ def make_start(config: GRPOConfig) -> str:
     return ""
 
 
-def _shared(config: GRPOConfig) -> str:
-    """Everything of the settings that a warm start depends on."""
+def start_key(config: GRPOConfig) -> str:
+    """Everything of the settings that a warm start depends on: one that two runs share has one key."""
     values: dict[str, Any] = config.plain()
     return json.dumps([values[name] for name in SHARED], sort_keys=True)

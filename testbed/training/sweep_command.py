@@ -22,7 +22,9 @@ def sweep(
     jobs: Annotated[int, typer.Option(metavar="N", min=1, help="Workers, one thread each.")] = 2,
     backend: Annotated[str, typer.Option(metavar="NAME", help="loky (this machine), dask or ray.")] = "loky",
     resume: Annotated[bool, typer.Option("--resume", help="Go on where records are.")] = False,
-    plan: Annotated[bool, typer.Option("--plan", help="Say what it would run, tell and cost; run a pilot only.")] = False,
+    plan: Annotated[
+        bool, typer.Option("--plan", help="Say what it would run, tell and cost; run a pilot only.")
+    ] = False,
     seeds: Annotated[
         int | None, typer.Option(metavar="N", min=1, help="Repetitions, instead of the study's.", show_default=False)
     ] = None,

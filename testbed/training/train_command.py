@@ -29,7 +29,9 @@ def train(
     seed: Annotated[int, typer.Option(min=0, help="Seed of everything but the warm start.")] = 0,
     out: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="Checkpoint, weights, record; else out/train/NAME-sSEED-HASH.", show_default=False),
+        typer.Option(
+            metavar="DIR", help="Checkpoint, weights, record; else out/train/NAME-sSEED-HASH.", show_default=False
+        ),
     ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on from the checkpoint in DIR.")] = False,
     json: Annotated[Path | None, typer.Option("--json", metavar="PATH", help="Write the record here, too.")] = None,
@@ -67,7 +69,9 @@ def train(
         record.save(json)
     run.model.save(folder / "weights.npz")
     checkpoint.unlink(missing_ok=True)
-    typer.echo("\n".join([*result_lines(result, settings.updates), kept_line(folder / "record.json", folder / "weights.npz")]))
+    typer.echo(
+        "\n".join([*result_lines(result, settings.updates), kept_line(folder / "record.json", folder / "weights.npz")])
+    )
 
 
 def advanced(settings: GRPOConfig, seed: int, checkpoint: Path, resume: bool) -> GRPORun:
@@ -82,8 +86,11 @@ def advanced(settings: GRPOConfig, seed: int, checkpoint: Path, resume: bool) ->
     from testbed.training.lab import train_grpo
     from testbed.training.progress import counted_progress
     from testbed.training.run_printed import run_words
+    from testbed.training.starts import missing_starts
 
     done = load_checkpoint(checkpoint)["step"] if resume else 0
+    if missing_starts([settings]):
+        typer.echo(f"warm start of {settings.warm_steps} updates, which later runs share")
     with ExitStack() as stack:
         report = stack.enter_context(counted_progress("update", settings.updates, done))
         pressed = []

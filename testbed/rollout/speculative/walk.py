@@ -56,9 +56,9 @@ class Draws:
     eos: int | None
 
     def token(self, law: Float[Tensor, "b V"], level: int, live: Bool[Tensor, " b"]) -> Int64[Tensor, " b"]:
-        """Token `level` places on; a row that is not live gets token 0 without a choice."""
+        """Token `level` places on; a row that is not live (all are at level 0) gets token 0 without a choice."""
         key = torch.stack([self.rows, self.position + level], 1)
-        return self.chooser.choose(certain_unless(live, law), key)
+        return self.chooser.choose(certain_unless(live, law) if level else law, key)
 
     def goes_on(self, token: Int64[Tensor, " b"], level: int) -> Bool[Tensor, " b"]:
         """Whether a response goes on after this token."""
