@@ -10,6 +10,7 @@ from testbed.core.errors import InputError
 from testbed.training.fields import from_plain, require_choice, require_number, require_table, require_whole
 from testbed.weighting.rules import RULES
 
+CONTROLS = ("post_hoc", "post_hoc_overwritten", "post_hoc_rescored", "blind")
 NOISES = ("gaussian", "laplace", "student", "dense", "moe", "confident_moe")
 
 
@@ -32,6 +33,8 @@ class GRPOConfig:
     rate, betas, decay            of AdamW (decay 0: Adam)
     clip_norm : float | None      largest gradient norm; None: as it comes
     system, system_params         who generates when: a preset of `testbed.rollout.systems`, and its changes
+    control                       "", or one of CONTROLS: a sampler that does what a boundary must not, recorded as if it had not
+                                  (`testbed.training.controls`); drafts are as old as system "steps_off" says
     engine, nodes                 "plain", or "speculative" with so many candidates (synchronous only)
     sampler, trainer : mapping    `Numerics` of the two engines, by field
     temperature, top_p            of the sampler
@@ -84,6 +87,7 @@ class GRPOConfig:
     clip_norm: float | None = 1.0
     system: str = "synchronous"
     system_params: Mapping[str, Any] = field(default_factory=dict)
+    control: str = ""
     engine: str = "plain"
     nodes: int = 0
     sampler: Mapping[str, Any] = field(default_factory=lambda: {"dtype": "float32"})
@@ -110,6 +114,7 @@ class GRPOConfig:
         require_choice("judged", self.judged, ("trained", "unseen"))
         require_choice("engine", self.engine, ("plain", "speculative"))
         require_choice("noise", self.noise, ("", *NOISES))
+        require_choice("control", self.control, ("", *CONTROLS))
         for name in ("width", "layers", "heads", "hidden", "updates", "prompts", "responses", "minibatches", "epochs"):
             require_whole(name, getattr(self, name), 1)
         for name in ("evaluate_every", "evaluate_responses"):
@@ -135,8 +140,14 @@ class GRPOConfig:
             raise InputError("`betas` must be two numbers in [0, 1)", found=repr(self.betas))
         if self.minibatches > self.prompts * self.responses:
             raise InputError("`minibatches` must not exceed the responses of a batch", found=self.minibatches)
+        if self.control and self.system != "steps_off":
+            raise InputError("`control` needs `system` = 'steps_off'", found=repr(self.system))
         if self.engine == "speculative" and self.system != "synchronous":
             raise InputError("`engine` = 'speculative' needs `system` = 'synchronous'", found=repr(self.system))
+        if self.engine == "speculative" and self.noise:
+            raise InputError(
+                "`engine` = 'speculative' needs `noise` = '': trees have no noisy law", found=repr(self.noise)
+            )
 
     @property
     def batch(self) -> int:

@@ -12,11 +12,11 @@ from torch import Tensor
 
 from testbed.core.batch import SegmentedBatch
 from testbed.core.choices import RandomChooser
-from testbed.core.errors import InputError
 from testbed.core.seeds import SeedTree
 from testbed.environments.base import Environment
 from testbed.policies.base import Policy
 from testbed.policies.transformer.policy import TransformerPolicy
+from testbed.policies.truncated import Truncated
 from testbed.rollout.clock import Clock
 from testbed.rollout.delivery import Delivery
 from testbed.rollout.engine import rollout
@@ -37,12 +37,16 @@ class Drawn:
     number : Int64[Tensor, " B"]     of the group that a response was drawn in: the same prompt may be asked again
     response : Int64[Tensor, " B"]   of the response, over the whole run
     replayed : Bool[Tensor, " B"]    which responses have been trained on before
+    engine_seconds, trainer_seconds : float   simulated seconds that the engine was busy since the last batch, and that the
+                                     trainer is with this one; 0 where no clock runs
     """
 
     batch: SegmentedBatch
     number: Int64[Tensor, " B"]
     response: Int64[Tensor, " B"]
     replayed: Bool[Tensor, " B"]
+    engine_seconds: float = 0.0
+    trainer_seconds: float = 0.0
 
 
 @runtime_checkable
@@ -146,8 +150,14 @@ class ClockSource:
     def next_batch(self) -> Drawn:
         """Let the system run until the trainer can take a batch."""
         self.delivery = found = self.clock.next_batch()
-        number = found.response // self.clock.size
-        return Drawn(batch=found.batch, number=number, response=found.response, replayed=found.replayed)
+        return Drawn(
+            batch=found.batch,
+            number=found.response // self.clock.size,
+            response=found.response,
+            replayed=found.replayed,
+            engine_seconds=float(found.log["engine_busy"]),
+            trainer_seconds=self.clock.system.update_seconds + self.clock.system.push_seconds,
+        )
 
     def updated(self, policy: Policy) -> None:
         """Push new weights, as fast as the system can."""
@@ -163,7 +173,7 @@ class ClockSource:
 
 
 def _transformer(policy: Policy) -> TransformerPolicy:
-    inner = getattr(policy, "policy", policy)
-    if not isinstance(inner, TransformerPolicy):
-        raise InputError("engine 'speculative' needs a sampler without noise", found=type(inner).__name__)
+    """Weights behind a sampler, which may be seen through a temperature or a top-p."""
+    inner = policy.policy if isinstance(policy, Truncated) else policy
+    assert isinstance(inner, TransformerPolicy)  # the settings refuse noise
     return inner

@@ -1,0 +1,63 @@
+"""Runs on every system: staleness as promised, bit-identical continuation, and the speculative engine as a source."""
+
+import pytest
+import torch
+
+from testbed.core.errors import InputError
+from testbed.rollout.systems import SYSTEMS
+from testbed.training.checkpoints import load_checkpoint, save_checkpoint
+from testbed.training.sources import ClockSource, OnPolicySource
+from tests.training.grpo_worlds import TASK, made, ran
+
+
+def clocked(run):
+    return ClockSource(run.config, run.env, run.sampler(), run.prompts, run.seed["source"])
+
+
+@pytest.mark.parametrize("system", SYSTEMS)
+def test_a_run_picked_up_is_the_run_that_was_never_stopped_on_every_system(system, tmp_path):
+    settings = {"updates": 6, "rate": 1e-2, "system": system, "rule": "tis", "noise": "gaussian", "noise_scale": 0.3}
+    whole = ran(source=clocked, **settings)
+    first = made(source=clocked, **settings)
+    for _ in range(3):
+        first.advance()
+    save_checkpoint(tmp_path / "run.pt", first.state())
+    second = made(source=clocked, **settings)
+    second.restore(load_checkpoint(tmp_path / "run.pt"))
+    while second.advance():
+        pass
+    assert torch.equal(second.model.vector(), whole.model.vector())
+    assert second.curve == whole.curve and second.evaluations == whole.evaluations and second.kept == whole.kept
+
+
+@pytest.mark.parametrize("ahead", [0, 1, 3])
+def test_staleness_is_what_the_system_says(ahead):
+    run = ran(source=clocked, system="steps_off", system_params={"ahead": ahead}, updates=6, rate=1e-2)
+    assert run.curve["staleness"] == [min(ahead, update) for update in range(6)]
+    drift = run.curve["max_log_k"]
+    assert (max(drift) > 1e-2) == (ahead > 0)
+
+
+def test_replayed_responses_are_old_and_their_advantage_is_not_made_anew():
+    run = ran(source=clocked, system="replay", system_params={"replay_share": 0.5}, updates=6, rate=1e-2)
+    assert max(run.curve["staleness"]) > 0.4
+    assert len(run.kept) < 6 * run.config.batch  # as many fresh responses as there are advantages
+
+
+def test_drafts_change_how_fast_a_batch_comes_and_not_its_law():
+    """Membership accepts what the target itself drew: reward and recorded log-probs are the plain engine's, in law."""
+    settings = {"updates": 3, "rate": 1e-3, "sampler": {"dtype": "float64"}, "trainer": {"dtype": "float64"}}
+    fast = ran(engine="speculative", nodes=3, **settings)
+    assert max(fast.curve["max_log_k"]) < 1e-10  # the trainer finds the very numbers that the tree pass recorded
+    with pytest.raises(InputError, match="no noisy law; found 'gaussian'"):
+        made(engine="speculative", nodes=3, noise="gaussian")
+
+
+def test_on_policy_batches_follow_from_seed_and_version():
+    one, two = (made(seed=5).source for _ in range(2))
+    for source in (one, two):
+        source.version = 4
+    assert torch.equal(one.next_batch().batch.tokens, two.next_batch().batch.tokens)
+    two.version = 5
+    assert not torch.equal(one.next_batch().batch.group, two.next_batch().batch.group)
+    assert isinstance(made().source, OnPolicySource) and TASK.n_prompts == 9
