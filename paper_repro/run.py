@@ -39,8 +39,9 @@ def run_study(name: str, scale: str, out: Path, *, smoke: bool = False) -> Run:
     ------
     InputError   an unknown name or scale, a study that has no such scale, a folder that cannot be written to
     """
-    study, setting = study_at(name, scale), Setting(scale=scale, smoke=smoke)
-    stem, out = f"{name}_{scale}", out / SMOKE if smoke else out
+    study, stem = study_at(name, scale), f"{name}_{scale}"
+    out = out / SMOKE if smoke else out
+    setting = Setting(scale=scale, smoke=smoke, out=out)
     require_writable(out / "records" / f"{stem}.json")
     module, function = study.home.split(":")
     header, started = provenance("paper_repro"), time.perf_counter()

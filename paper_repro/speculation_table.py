@@ -143,11 +143,17 @@ def counted(rows: Arrays) -> str:
     """What a ledger holds, in words: sequences, tokens, partings, largest gap."""
     parted = rows["parted"] >= 0
     gaps = np.stack([rows["gap_loop"], rows["gap_drafts"], rows["gap_float64"]], 1)[parted]
-    largest = f", largest gap {gaps.max():.2g}" if parted.any() else ""
+    found = (
+        f"largest gap {gaps.max():.2g}, {int(failures(rows).sum())} where there was no near tie"
+        if parted.any()
+        else "none"
+    )
+    near = np.zeros(int(rows["response"].max()) + 1, dtype=np.int64)
+    np.maximum.at(near, rows["response"], rows["near"])  # every kind of drafts meets the same draws of the loop
     return (
-        f"{len(parted)} sequences, {int(rows['compared'].sum()):,} tokens equal; {int(parted.sum())} partings{largest}, "
-        f"{int(failures(rows).sum())} of them no near tie; {int(rows['near'].sum())} draws of the loop were near ties, "
-        f"the closest {rows['closest'].min():.2g}; log-probabilities at most {rows['apart'].max():.2g} apart"
+        f"{len(parted)} sequences, {int(rows['compared'].sum()):,} tokens equal; partings: {int(parted.sum())} ({found}); "
+        f"near ties among the loop's own draws: {int(near.sum())}, the closest {rows['closest'].min():.2g}; "
+        f"log-probabilities at most {rows['apart'].max():.2g} apart"
     )
 
 

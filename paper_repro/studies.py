@@ -29,6 +29,7 @@ class Study:
     measurement: str = "real_records:about"
 
 
+LABORATORY = "it is about training runs, which are made at this scale only"
 EXPERTS = "routing disagreement needs a mixture of experts, and the real model is dense"
 SCALES = ("tiny", "real")
 STUDIES = {
@@ -60,6 +61,34 @@ STUDIES = {
             EXPERTS,
         ),
         Study("cis_fig9", "quantiles and MADs against 1 - p", "cis_displacement:figure9"),
+        Study(
+            "spire_staleness",
+            "reward and collapses of eleven rules, every token so many updates old",
+            "lab_staleness:table",
+            ("tiny",),
+            LABORATORY,
+        ),
+        Study(
+            "spire_partial",
+            "responses of several versions, rules that differ on segments, and boundaries that break the condition",
+            "lab_partial:table",
+            ("tiny",),
+            LABORATORY,
+        ),
+        Study(
+            "spire_replay",
+            "reward against compute by share of replay, and the share that the KKT conditions predict",
+            "lab_replay:table",
+            ("tiny",),
+            LABORATORY,
+        ),
+        Study(
+            "spire_interaction",
+            "staleness, mismatch, replay and their correction: effects and interactions",
+            "lab_interaction:table",
+            ("tiny",),
+            LABORATORY,
+        ),
         Study(
             "drafts",
             "ours: drafts accepted on the real model, and its tokens against the autoregressive loop's",

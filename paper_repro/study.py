@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from paper_repro.comparison import CRITERION, LEVEL, Cell, Check, cell, measured
@@ -24,10 +25,12 @@ class Setting:
     ----------
     scale : str     "tiny": noise model and tiny transformers, made on the spot; "real": the recorded small language model
     smoke : bool    less of everything, to see that it runs
+    out : Path      where the results go; None: `out`, where a study writes anything besides
     """
 
     scale: str
     smoke: bool = False
+    out: Path | None = None
 
     def __post_init__(self) -> None:
         require_scale(self.scale)
@@ -64,12 +67,14 @@ class Setting:
 class Finding:
     """What a study found: cells beside the paper's, checks, remarks, curves to draw.
 
-    `rows` is a table of another form, for studies that compare something other than numbers.
+    `rows` are tables of another form, for studies that compare something other than numbers: the entry "table" of a row is
+    the title of the table it belongs to. `claims` are rows of `lab_tables.claim_row`: what the paper claims, and the verdict.
     """
 
     cells: list[Cell] = field(default_factory=list)
     checks: list[Check] = field(default_factory=list)
     rows: list[dict[str, str]] = field(default_factory=list)
+    claims: list[dict[str, str]] = field(default_factory=list)
     remarks: list[str] = field(default_factory=list)
     curves: dict[str, Any] = field(default_factory=dict)
     sources: dict[str, str] = field(default_factory=dict)
@@ -83,6 +88,7 @@ class Finding:
             "cells": [one.plain() for one in self.cells],
             "checks": [check.plain() for check in self.checks],
             "rows": self.rows,
+            "claims": self.claims,
             "remarks": self.remarks,
             "curves": self.curves,
         }

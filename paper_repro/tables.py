@@ -15,7 +15,7 @@ HEADER = ("source", "row", "column", "paper", "ours", "interval", "verdict")
 
 
 def table_text(result: dict[str, Any]) -> str:
-    """Return a record's result as Markdown: cells, rows of another form, checks, remarks, sources."""
+    """Return a record's result as Markdown: cells, claims, tables of another form, checks, remarks, sources."""
     note = " (smoke: numbers show only that it runs)" if result["smoke"] else ""
     lines = [f"# {result['name']}, {result['scale']} scale: {result['title']}{note}", ""]
     if result["cells"]:
@@ -26,9 +26,15 @@ def table_text(result: dict[str, Any]) -> str:
             "",
         ]
         lines += [_counted(result["cells"]), ""]
-    if result["rows"]:
-        header = tuple(dict.fromkeys(name for row in result["rows"] for name in row))
-        lines += [*_markdown(header, [[row.get(name, "") for name in header] for row in result["rows"]]), ""]
+    if claims := result.get("claims"):
+        header = ("claim", "verdict", "found", "to tell")
+        lines += [*_markdown(header, [[claim[name] for name in header] for claim in claims]), ""]
+    titles = dict.fromkeys(row.get("table", "") for row in result["rows"])
+    for title in titles:
+        rows = [row for row in result["rows"] if row.get("table", "") == title]
+        names = tuple(dict.fromkeys(name for row in rows for name in row if name != "table"))
+        lines += [f"## {title}", ""] if title else []
+        lines += [*_markdown(names, [[row.get(name, "") for name in names] for row in rows]), ""]
     if result["checks"]:
         lines += ["| statement | verdict | found |", "|---|---|---|"]
         lines += [f"| {_safe(c['statement'])} | {c['verdict']} | {_safe(c['found'])} |" for c in result["checks"]] + [
@@ -44,8 +50,9 @@ def table_text(result: dict[str, Any]) -> str:
 
 
 def table_csv(result: dict[str, Any]) -> str:
-    """Return cells, rows and checks as CSV: one kind per block of columns, told apart by `kind`."""
+    """Return cells, claims, rows and checks as CSV: one kind per block of columns, told apart by `kind`."""
     lines: list[dict[str, Any]] = [{"kind": "cell", **cell} for cell in result["cells"]]
+    lines += [{"kind": "claim", **claim} for claim in result.get("claims", [])]
     lines += [{"kind": "row", **row} for row in result["rows"]]
     lines += [{"kind": "check", **check} for check in result["checks"]]
     names = list(dict.fromkeys(name for line in lines for name in line)) or ["kind"]
@@ -95,6 +102,8 @@ def _summary(result: dict[str, Any]) -> str:
     parts = [_counted(result["cells"])] if result["cells"] else []
     if result["rows"]:
         parts.append(f"{len(result['rows'])} rows")
+    words = [claim["verdict"] for claim in result.get("claims", [])]
+    parts += [f"{words.count(word)} claims: {word}" for word in dict.fromkeys(words)]
     words = [check["verdict"] for check in result["checks"]]
     parts += [f"{words.count(word)} checks: {word}" for word in dict.fromkeys(words)]
     return "; ".join(parts) + (" (smoke)" if result["smoke"] else "")

@@ -17,7 +17,7 @@ from paper_repro.peers.case import Arms, Case
 from paper_repro.peers.taught import MOST_NODES, SIZES, Subject, subject
 from testbed.core.batch import SegmentedBatch
 from testbed.core.choices import RandomChooser
-from testbed.policies.transformer.tree_decoder import TreeDecoder
+from testbed.policies.transformer import forward
 from testbed.rollout.speculative import Budget, ConcurrencyBudget, MarginalBudget, speculative_rollout, verifiers
 from testbed.rollout.speculative.rounds import Round
 from theory.planting import planted
@@ -25,8 +25,8 @@ from theory.planting import planted
 FIXED = (3, 6, 10)
 PARTS = {
     "drafting": (verifiers, "drafted"),
-    "passes": (TreeDecoder, "extend"),
-    "laws": (TreeDecoder, "laws"),
+    "passes": (forward, "residual_stream"),
+    "laws": (forward, "next_token_laws"),
     "verifying": (verifiers, "settled"),
 }
 
@@ -85,8 +85,6 @@ class Arm:
             batch = self.run(watch=lambda r: rounds.append((len(r.emitted), int(r.emitted.sum()), r.tree.nodes)))
             total = time.perf_counter() - started
         rows, tokens, nodes = (sum(column) for column in zip(*rounds, strict=True))
-        laws = spent.pop("laws")
-        spent["passes"] += laws
         shares = {name: round(seconds / total, 3) for name, seconds in spent.items()}
         return {
             "amount": batch.n_tokens,
@@ -98,16 +96,19 @@ class Arm:
 
 @contextmanager
 def clocked() -> Iterator[dict[str, float]]:
-    """Count the seconds spent in the parts of a round."""
-    spent = dict.fromkeys(PARTS, 0.0)
+    """Count the seconds spent in the parts of a round; what a part calls is its own, heads' laws those of drafting."""
+    spent, inside = dict.fromkeys(PARTS, 0.0), []
 
     def timed(part: str, right: Callable[..., Any]) -> Callable[..., Any]:
         def run(*args: Any, **options: Any) -> Any:
             started = time.perf_counter()
+            inside.append(part)
             try:
                 return right(*args, **options)
             finally:
-                spent[part] += time.perf_counter() - started
+                inside.pop()
+                if not inside:
+                    spent[part] += time.perf_counter() - started
 
         return run
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from testbed.core.sections import Section
 
-ARROWS = "times as fast as the first arm of its case, in the same run; in brackets the interquartile range over repeats"
+RATIO = "ratio: times as fast as the first arm of its case, in the same run; in brackets the interquartile range over repeats"
 
 
 def section_of(result: dict[str, Any], provenance: dict[str, Any]) -> Section:
@@ -25,12 +25,12 @@ def section_of(result: dict[str, Any], provenance: dict[str, Any]) -> Section:
             rate = f"{quantity(middle)} [{quantity(low)}, {quantity(high)}]"
             rows.append((case["name"] if not number else "", arm, f"{rate} {case['unit']}/s", ratio))
             if found["notes"]:
-                remarks.append(f"{case['name']}, {arm}: " + ", ".join(f"{k} {v}" for k, v in found["notes"].items()))
+                remarks.append(f"{case['name']}, {arm}: {noted(found['notes'])}")
         if case["target"]:
             remarks.append(f"{case['name']}: the aim is {case['target']}")
     loads = [load for case in result["cases"] for load in case["load"]]
     says = (
-        f"{ARROWS}; {provenance['threads']} threads, {provenance['repeats']} repeats, load {min(loads)} to {max(loads)}"
+        f"{RATIO}; {provenance['threads']} threads, {provenance['repeats']} repeats, load {min(loads)} to {max(loads)}"
     )
     return Section(
         title=f"{result['name']}: {result['title']}" + (" (smoke)" if result["smoke"] else ""),
@@ -39,6 +39,22 @@ def section_of(result: dict[str, Any], provenance: dict[str, Any]) -> Section:
         rows=rows,
         remarks=remarks,
         text=("case", "arm"),
+    )
+
+
+def noted(notes: dict[str, Any]) -> str:
+    """Write notes in a line.
+
+    Examples
+    --------
+    >>> noted({"tokens a round": 1.5, "share of time": {"passes": 0.75, "rest": 0.25}})
+    'tokens a round 1.5; share of time: passes 0.75, rest 0.25'
+    """
+    return "; ".join(
+        f"{name}: " + ", ".join(f"{part} {value}" for part, value in found.items())
+        if isinstance(found, dict)
+        else f"{name} {found}"
+        for name, found in notes.items()
     )
 
 

@@ -55,6 +55,8 @@ class ReasoningGymTask(VerifiableTask):
         horizon: int | None = None,
     ) -> None:
         size, seed = require_whole("size", size, 1, 100_000), require_whole("seed", seed, 0)
+        if not (options is None or isinstance(options, Mapping)):
+            raise InputError("`options` must be a table of settings of the data set", found=repr(options))
         self.source = _created(dataset, size, seed, dict(options or {}))
         self.entries = [_checked(self.source[i], i) for i in range(size)]
         self.failures = 0

@@ -5,8 +5,10 @@ from __future__ import annotations
 import importlib.util
 import logging
 import os
+import signal
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from multiprocessing import resource_tracker
 from typing import Any
 
 from testbed.core.errors import InputError
@@ -19,6 +21,8 @@ QUIET = {
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
 }  # no statistics sent, no advice printed
 STORE = 100 * 2**20  # bytes of shared memory of a ray of our own: records go to files, not through it
+
+PATIENCE = 5.0  # seconds that processes have to end
 
 Tasks = Sequence[tuple[Any, ...]]
 
@@ -87,7 +91,9 @@ def _dask(function: Callable[..., Any], tasks: Tasks, jobs: int) -> Iterator[Any
     address = os.environ.get("DASK_SCHEDULER_ADDRESS")
     # a worker that takes seconds to leave is killed with a warning; its records are written by then
     own = {"n_workers": jobs, "threads_per_worker": 1, "dashboard_address": None, "silence_logs": logging.ERROR}
-    with distributed.Client(address) if address else distributed.Client(**own) as client:
+    with _deaf_children():
+        client = distributed.Client(address) if address else distributed.Client(**own)
+    with client:
         futures = [client.submit(_one_thread, function, *task, pure=False) for task in tasks]
         for _, result in distributed.as_completed(futures, with_results=True):
             yield result
@@ -95,18 +101,35 @@ def _dask(function: Callable[..., Any], tasks: Tasks, jobs: int) -> Iterator[Any
 
 def _ray(function: Callable[..., Any], tasks: Tasks, jobs: int) -> Iterator[Any]:
     with _environment(QUIET):
+        import psutil
         import ray
 
-        own = {"num_cpus": jobs, "object_store_memory": STORE, "include_dashboard": False}
-        ray.init(log_to_driver=False, logging_level=logging.ERROR, **({} if "RAY_ADDRESS" in os.environ else own))
+        local, this = "RAY_ADDRESS" not in os.environ, psutil.Process()
+        own = {"num_cpus": jobs, "object_store_memory": STORE, "include_dashboard": False} if local else {}
+        others = set(this.children(recursive=True))
         try:
+            ray.init(log_to_driver=False, logging_level=logging.ERROR, **own)
             call = ray.remote(num_cpus=1)(_one_thread)
             left = [call.remote(function, *task) for task in tasks]
             while left:
                 done, left = ray.wait(left)
                 yield from ray.get(done)
         finally:
+            started = set(this.children(recursive=True)) - others
             ray.shutdown()
+            for process in psutil.wait_procs(started, timeout=PATIENCE)[1]:  # a worker that was still starting
+                process.kill()
+
+
+@contextmanager
+def _deaf_children() -> Iterator[None]:
+    """Let processes started now, and by threads started now, not hear Ctrl-C: it is the parent's affair."""
+    resource_tracker.ensure_running()  # it would let the thread that starts it hear again
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _one_thread(function: Callable[..., Any], *arguments: Any) -> Any:

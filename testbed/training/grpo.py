@@ -30,7 +30,7 @@ from testbed.training.held_out import split_prompts
 from testbed.training.sources import Drawn, Source
 from testbed.weighting.rules import weigh
 
-CURVES = (*BatchMetrics.__dataclass_fields__, "loss", "grad_norm")
+CURVES = (*BatchMetrics.__dataclass_fields__, "loss", "grad_norm", "engine_seconds", "trainer_seconds")
 
 
 class GRPORun:
@@ -108,6 +108,7 @@ class GRPORun:
         noted = asdict(batch_metrics(batch, weights, laws, self.done))
         steps = [self._step(batch, advantage, rows) for rows in self._parts(batch)]
         noted |= {"loss": steps[-1][0], "grad_norm": max(norm for _, norm in steps)}
+        noted |= {"engine_seconds": drawn.engine_seconds, "trainer_seconds": drawn.trainer_seconds}
         for name, value in noted.items():
             self.curve[name].append(value)
         self.done += 1

@@ -12,6 +12,7 @@ from testbed.environments.verifiable import VerifiableTask
 from testbed.policies.transformer.config import TransformerConfig
 from testbed.policies.transformer.model import Transformer
 from testbed.training.checkpoints import load_checkpoint, save_checkpoint
+from testbed.training.controls import ControlSource
 from testbed.training.grpo import GRPORun
 from testbed.training.grpo_config import GRPOConfig
 from testbed.training.recipe import Recipe
@@ -68,6 +69,8 @@ def recipe_of(config: GRPOConfig, task: VerifiableTask) -> Recipe:
 def source_of(run: GRPORun) -> Source:
     """Return the source of a run's batches, by its settings."""
     kind = ClockSource if run.config.engine == "plain" else OnPolicySource
+    if run.config.control:
+        kind = ControlSource
     return kind(run.config, run.env, run.sampler(), run.prompts, run.seed["source"])
 
 

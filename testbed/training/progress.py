@@ -49,7 +49,7 @@ def counted_progress(
             due = count == total or count % max(1, total // LINES) == 0
             if due or (remaining and now - last >= SILENCE):
                 last, spent = now, now - started
-                since, begun = first if count > first[0] else (done, started)
+                since, begun = first
                 left = f", {duration((now - begun) / (count - since) * (total - count))} left" if count > since else ""
                 told = duration(spent) + left if remaining and count < total else f"{spent:.1f} s"
                 print("  ".join(filter(None, (f"{unit} {count}/{total}", words, told))), flush=True)

@@ -7,7 +7,8 @@ but is open for rare tokens: its second moment is not bounded (C9).
 
 **A reading.** The row of the CIS paper that states the cap is cut off in the only copy available. `odds` is the form that
 a constant threshold on eps implies; `linear` and `loglinear` are the two others that fit the paper's numbers, and are
-there to be compared.
+there to be compared. The paper also tries a bound from below, (1+p)/2: the ratio of a displacement of -log 2, so that the
+two bounds are one band of displacements. That form is printed.
 
 The ratio is target/behavior here as in every rule, and the confidence that of the target. To correct the mismatch of two
 engines alone, next to a separate policy ratio, weigh a batch whose target is the proximal policy.
@@ -106,6 +107,37 @@ def confidence_log_cap(
     return torch.where(doubt > 0, cap, torch.zeros_like(doubt))
 
 
+def confidence_log_low(logp_target: Float[Tensor, "..."], low: float | int) -> Float[Tensor, "..."]:
+    """Log of the smallest ratio that a two-sided CIS leaves alone.
+
+        low_t = p + (1-p) low
+
+    Parameters
+    ----------
+    logp_target : Float[Tensor, "..."]   nats, <= 0
+    low : float                          in [0, 1]: smallest odds ratio e^eps left alone; .5 is the band of the paper, (1+p)/2
+
+    Returns
+    -------
+    Float[Tensor, "..."]       nats, <= 0: a ratio of 1 is never raised; -inf for an impossible token, whose weight stays 0
+
+    Raises
+    ------
+    InputError     low outside [0, 1]
+    Gives          acts iff eps < log low; with low = 0 never, since k >= p whatever the sampler says (C1)
+    Numerics       a sum of two positive terms: the bound has the relative error of its format
+    References     CIS paper (Sep 2026), its two-sided ablation
+
+    Examples
+    --------
+    >>> confidence_log_low(torch.log(torch.tensor([0.0, 0.2, 0.9])), low=0.5).exp()
+    tensor([0.0000, 0.6000, 0.9500])
+    """
+    share = at_least("low", low, 0.0, 1.0)
+    raised = torch.logaddexp(logp_target, log1m_exp(logp_target) + log(share)).clamp(max=0.0)
+    return torch.where(torch.isneginf(logp_target), logp_target, raised)
+
+
 def truncate_displacement(
     logp_target: Float[Tensor, "..."], logp_behavior: Float[Tensor, "..."], lam: float | int
 ) -> Float[Tensor, "..."]:
@@ -166,12 +198,14 @@ def kpop_gate(
     return far <= bound + log_slack(bound, torch.promote_types(logp_target.dtype, logp_behavior.dtype))
 
 
-def weigh_cis(request: Request, lam: object, floor: object, cap_form: object) -> Weights:
-    """Weight: the ratio, at most the cap that the target's confidence allows (a reading of the paper)."""
+def weigh_cis(request: Request, lam: object, floor: object, cap_form: object, low: object) -> Weights:
+    """Weight: the ratio, at most the cap that the target's confidence allows (a reading of the paper), raised if `low` > 0."""
     limits = at_least("lam", lam, 0.0), at_least("floor", floor, 0.0, 1.0), str(cap_form)
-    log_ratio = request.log_ratio()
-    log_cap = confidence_log_cap(request.batch.logp_target.detach(), *limits).to(log_ratio.dtype)
-    return finish(request, log_ratio, torch.minimum(log_ratio, log_cap).exp())
+    share, log_ratio, logp = at_least("low", low, 0.0, 1.0), request.log_ratio(), request.batch.logp_target.detach()
+    log_value = torch.minimum(log_ratio, confidence_log_cap(logp, *limits).to(log_ratio.dtype))
+    if share > 0:
+        log_value = torch.maximum(log_value, confidence_log_low(logp, share).to(log_ratio.dtype))
+    return finish(request, log_ratio, log_value.exp())
 
 
 def weigh_kpop(request: Request, phi: object) -> Weights:

@@ -111,11 +111,13 @@ def test_a_horizon_shorter_than_the_answer_is_said(package):
             "`dataset` and `options` must be what `reasoning-gym` knows; found 'halving': Dataset",
         ),
         ({"options": {"units": "m"}}, r"found 'doubling' with \{'units': 'm'\}: unexpected \['units'\]"),
+        ({"options": ["unit"]}, r"`options` must be a table of settings of the data set; found \['unit'\]"),
+        ({"options": {"seed": 1}}, r"found 'doubling' with \{'seed': 1\}: .*multiple values"),
         ({"size": 0}, r"`size` must be a whole number in 1\.\.100000; found 0"),
         ({"seed": -1}, "`seed` must be a whole number >= 0; found -1"),
     ],
 )
-def test_what_is_refused(package, params, words):
+def test_what_is_refused(untyped, package, params, words):
     with pytest.raises(InputError, match=words):
         made(**params)
 

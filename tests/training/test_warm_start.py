@@ -105,7 +105,10 @@ def test_every_ingredient_makes_another_key(monkeypatch):
             keys[f"{name}.{field}"] = key(**{name: dataclasses.replace(arguments()[name], **{field: value})})
     for name, value in {"digits": 4, "base": 5, "least_digits": 2, "per_length": 30, "horizon": 9}.items():
         keys[f"task.{name}"] = key(task=make_task("sorting", **{**TASK, name: value}))
-    keys |= {"seed": key(seed=1), "until": key(until=0.5), "every": key(until=0.5, every=3)}
+    keys |= {"seed": key(seed=1), "until": key(until=0.5), "every": key(until=0.5, every=3), "more": key(until=0.6)}
+    stricter = arguments()["task"]  # the same problems, judged otherwise
+    stricter.params = {**stricter.params, "strict": True}
+    keys["params"] = key(task=stricter)
     assert len(set(keys.values())) == len(keys), keys
     assert key(every=3) == key()  # no one looks
 

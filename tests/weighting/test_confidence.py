@@ -155,6 +155,59 @@ def test_the_reading_is_marked_wherever_the_rule_is_described():
         assert "reading" in (text or "").lower()
 
 
+# ------------------------------------------------------------------------------------------- the bound from below
+def low_errors(low_of, low):
+    """Probabilities of the grid at which the bound is off by more than 1e-10 of its value."""
+    target, _ = columns()
+    target = torch.unique(target)
+    wrong = []
+    for logp, got in zip(target.tolist(), low_of(target, low).exp().tolist(), strict=True):
+        p = mpmath.exp(mpmath.mpf(logp))
+        want = p + (1 - p) * mpmath.mpf(low) if logp > -INF else mpmath.mpf(0)
+        if not close(got, want):
+            wrong.append((logp, got))
+    return wrong
+
+
+@pytest.mark.parametrize("low", [0.0, 1e-25, 0.5, 1.0])
+def test_the_bound_from_below_equals_its_formula(low):
+    assert low_errors(confidence.confidence_log_low, low) == []
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        lambda logp, low: torch.log1p(torch.expm1(logp) * (1.0 - low)),  # an impossible token gets a weight
+        lambda logp, low: torch.where(torch.isneginf(logp), logp, torch.log1p(torch.expm1(logp) * (1.0 - low))),
+    ],
+    ids=["impossible_token", "complement_of_a_complement"],
+)
+def test_a_wrong_bound_from_below_is_seen(wrong):
+    assert low_errors(wrong, 1e-25) != []
+
+
+def test_the_two_sided_band_raises_what_lies_below_minus_log_two():
+    """The paper's (1+p)/2 is the ratio of a displacement of -log 2; without it CIS raises nothing."""
+    target, behavior = columns(certain=False)
+    batch, eps = batch_of(target[:, None], behavior[:, None]), displacement(target, behavior)
+    one, two = (weigh("cis", batch, floor=0.0, low=low) for low in (0.0, 0.5))
+    below = (eps < -math.log(2.0) - 1e-9)[:, None]
+    assert 50 < int(below.sum()) < below.numel() - 50
+    torch.testing.assert_close(two.value[below], 0.5 + 0.5 * target[:, None][below].exp(), rtol=1e-12, atol=0)
+    above = (eps > -math.log(2.0) + 1e-9)[:, None]
+    assert torch.equal(one.value[above], two.value[above]) and torch.equal(one.acted[above], two.acted[above])
+    assert not one.acted[below].any()
+    assert torch.equal(two.acted[below], two.value[below] != one.value[below])
+    assert two.acted[below].float().mean() > 0.9
+
+
+def test_no_odds_below_which_to_raise_is_the_rule_without_the_band():
+    target, behavior = columns()
+    batch = batch_of(target[:, None], behavior[:, None])
+    assert torch.equal(weigh("cis", batch).value, weigh("cis", batch, low=0.0).value)
+    assert (confidence.confidence_log_low(target, 0.0) <= (target - behavior).nan_to_num(0.0) + 1e-12).all()
+
+
 # ------------------------------------------------------------------------------------------- coins
 def test_coin_divergence_equals_its_formula():
     target, behavior = columns()

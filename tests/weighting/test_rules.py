@@ -140,6 +140,7 @@ def test_a_planned_rule_is_not_called_unknown(batch, monkeypatch):
         ("cis", {"lam": -0.1}, r"`lam` must be >= 0; found -0.1"),
         ("cis", {"floor": 1.1}, r"`floor` must lie in \[0, 1\]; found 1.1"),
         ("cis", {"floor": -0.1}, r"`floor` must lie in \[0, 1\]"),
+        ("cis", {"low": 1.1}, r"`low` must lie in \[0, 1\]; found 1.1"),
         ("cis", {"cap_form": "odd"}, r"`cap_form` is unknown; found 'odd' \(did you mean odds\?\)"),
         ("kpop", {"phi": -1.0}, r"`phi` must be >= 0; found -1.0"),
         ("kpop", {"phi": math.nan}, r"`phi` must be a number"),

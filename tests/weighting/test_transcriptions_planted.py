@@ -116,6 +116,15 @@ def complement_in_single_precision(right):
     return wrong
 
 
+def low_without_confidence(right):
+    return lambda logp, low: torch.full_like(logp, math.log(low))
+
+
+def low_of_the_doubt(right):
+    """1-p in place of p."""
+    return lambda logp, low: right(torch.log(-torch.expm1(logp)), low)
+
+
 def one_direction(right):
     return lambda logp_target, logp_behavior, phi: binary_divergence.binary_kl(logp_target, logp_behavior) <= phi
 
@@ -206,6 +215,8 @@ BUGS = [
     (floor_dropped, confidence.confidence_log_cap, {"cis": {}}),
     (another_form, confidence.confidence_log_cap, {"cis": {}}),
     (complement_in_single_precision, confidence.confidence_log_cap, {"cis": {"floor": 0.0}}),
+    (low_without_confidence, confidence.confidence_log_low, {"cis": {"low": 0.5}}),
+    (low_of_the_doubt, confidence.confidence_log_low, {"cis": {"low": 0.5}}),
     (one_direction, confidence.kpop_gate, {"kpop": {}}),
     (single_precision_divergence, binary_divergence.binary_kl, {"kpop": {}, "dppo_kl": {}}),
     (reversed_divergence, binary_divergence.binary_kl, {"dppo_kl": {}}),

@@ -166,18 +166,21 @@ class Responses:
         self.state = states.gather(1, end)[:, 0]
         last = tokens.gather(1, count[:, None] - 1)[:, 0]
         goes_on = self.goes_on(last)
-        gains = torch.sort(tree.log_weight.exp(), 1, descending=True).values.mean(0).cumsum(0)
-        numbers = torch.stack([goes_on.sum(), torch.where(goes_on, self.known, 1).max() - 1])
-        active, longest, *reported = torch.cat([numbers.double(), gains.double()]).tolist()  # the round's one transfer
+        report = torch.stack([goes_on.sum(), torch.where(goes_on, self.known, 1).max() - 1]).double()
         if tree.nodes:
-            self.gains = reported
-        in_front = torch.sort((~goes_on).long(), stable=True).indices  # how many go on the host knows, which the device
-        self._only(in_front[: int(active)], int(longest))
+            gains = torch.sort(tree.log_weight.exp(), 1, descending=True).values.mean(0).cumsum(0)
+            report = torch.cat([report, gains.double()])
+        active, longest, *reported = report.tolist()  # the round's one transfer
+        self.gains = reported if tree.nodes else self.gains
+        self._only(goes_on, int(active), int(longest))
 
-    def _only(self, rows: Int64[Tensor, " b"], longest: int) -> None:
-        self.decoder.only(rows, longest)
-        if len(rows) == self.active:
+    def _only(self, goes_on: Bool[Tensor, " b"], count: int, longest: int) -> None:
+        """Go on with those that do; how many they are the host knows."""
+        if count == self.active:
+            self.decoder.longest = longest
             return
+        rows = torch.sort((~goes_on).long(), stable=True).indices[:count]
+        self.decoder.only(rows, longest)
         for name in ("rows", "most", "position", "context", "known", "state"):
             setattr(self, name, getattr(self, name)[rows])
 

@@ -68,6 +68,8 @@ class DraftTree:
         """Whether j lies on the path from the root to i, ends included; 0 stands for the root, j + 1 for place j (M = N + 1)."""
         batch, count = self.tokens.shape[0], self.tokens.shape[1] + 1
         device = self.tokens.device
+        if not self.nodes:
+            return torch.ones(batch, 1, 1, dtype=torch.bool, device=device)
         above = torch.cat([torch.zeros(batch, 1, dtype=torch.int64, device=device), self.parent + 1], 1)
         at = torch.arange(count, device=device).expand(batch, -1)
         out = torch.zeros(batch, count, count, dtype=torch.bool, device=device)

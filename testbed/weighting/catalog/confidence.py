@@ -6,10 +6,10 @@ ENTRIES = (
     Rule(
         name="cis",
         home="confidence",
-        parameters={"lam": 2.3, "floor": 5e-3, "cap_form": "odds"},
+        parameters={"lam": 2.3, "floor": 5e-3, "cap_form": "odds", "low": 0.0},
         summary="Calibrated importance sampling: a cap that tightens with the target's confidence (cap: a reading)",
         formula="min(rho_t, cap_t), phi = max(1-p_t, floor); odds: cap = 1 + phi (e^lam - 1); "
-        "linear: 1 + lam phi; loglinear: e^(lam phi); p the target's probability",
+        "linear: 1 + lam phi; loglinear: e^(lam phi); p the target's probability; low > 0: at least p_t + (1-p_t) low",
         source="CIS paper (Sep 2026); the cap is a READING: its row of the paper's table is cut off",
         theorems=("C1", "C4", "C5", "C6", "C7"),
         differs="no framework has it; slime's `CIS` is a two-sided clamp (that is `band`)",

@@ -27,9 +27,10 @@ def test_the_first_update_is_adam_on_the_stated_loss():
     policy, batch = sample()
     teacher, rows = teacher_of(), teacher_of().rows(0)
     heads = FutureHeads.of(policy)
-    states = policy.at(batch.group).hidden_states(batch.tokens).detach()[rows]
+    with torch.no_grad():
+        states, weights = policy.at(batch.group).hidden_states(batch.tokens)[rows], policy.weights()
     target, real = future_tokens(batch.tokens[rows], batch.mask[rows], heads.count)
-    loss = head_loss(heads.log_laws(states, policy.weights(), policy.numerics), target, real, RECIPE.discount)
+    loss = head_loss(heads.log_laws(states, weights, policy.numerics), target, real, RECIPE.discount)
     loss.backward()
     assert abs(teacher.advance() - float(loss.detach())) < 1e-12
     expected = -RECIPE.rate * heads.matrix.grad / (heads.matrix.grad.abs() + 1e-8)  # Adam's first step

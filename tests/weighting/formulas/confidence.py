@@ -14,13 +14,14 @@ def log_odds_shift(log_p, log_q):
     return mpmath.log(p / (1 - p)) - mpmath.log(q / (1 - q))
 
 
-@transcribes("cis", lam=2.3, floor=5e-3, cap_form="odds")
-def cis(x, lam, floor, cap_form):
+@transcribes("cis", lam=2.3, floor=5e-3, cap_form="odds", low=0)
+def cis(x, lam, floor, cap_form, low):
     phi = max(1 - x.p, floor)
     cap = {"odds": 1 + phi * (mpmath.exp(lam) - 1), "linear": 1 + lam * phi, "loglinear": mpmath.exp(lam * phi)}[
         cap_form
     ]
-    return Outcome(min(x.rho, cap))
+    capped = min(x.rho, cap)
+    return Outcome(max(capped, x.p + (1 - x.p) * low) if low > 0 and x.p > 0 else capped)
 
 
 def coin_divergence(a, b):

@@ -1,0 +1,233 @@
+"""Staleness, mismatch and replay together: main effects and interactions of a two-level design, and what it confounds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+
+from paper_repro.comparison import Check
+from paper_repro.lab_results import Results, bundled, results_of
+from paper_repro.lab_tables import (
+    CAVEAT,
+    CRITERION,
+    LEVEL,
+    MARGIN,
+    NOISE,
+    TINY,
+    arm_row,
+    as_array,
+    claim_row,
+    judged_better,
+)
+from paper_repro.study import Finding, Setting
+from testbed.core.seeds import SeedTree
+from testbed.stats.interval import Interval
+from testbed.stats.runs import Estimate, estimate
+from testbed.training.designs import aliases
+
+STUDY = "interaction"
+AXES = ("staleness", "mismatch", "replay")
+RULE = "correction"
+ORDER = 4  # effects of so many factors are named as aliases
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Effect:
+    """An effect of a two-level design.
+
+    factors   one: main effect; two: interaction
+    raw       in units of reward: mean where the product of signs is + less mean where it is -
+    size      the same over the standard deviation of runs that differ in the seed only
+    """
+
+    factors: tuple[str, ...]
+    raw: Estimate
+    size: Estimate
+
+    @property
+    def name(self) -> str:
+        """The factors, joined."""
+        return " x ".join(self.factors)
+
+
+def table(setting: Setting) -> Finding:
+    """Effects in units of reward and standardized, their aliases, and the arms."""
+    results = results_of(STUDY, setting)
+    names = list(results.about["factors"])
+    signs, finals = design(results, "final")
+    effects = effects_of(names, signs, finals, "final")
+    same = aliases(names, bundled(STUDY).words, order=ORDER)
+    finding = Finding(sources={"runs": results.source})
+    for effect in effects:
+        finding.rows.append(
+            {
+                "table": f"Effects on final reward; {levels_in_words(results)}", "effect": effect.name,
+                "reward": _signed(effect.raw), "standardized": _signed(effect.size),
+                "not told apart from": ", ".join(same[effect.name]) or f"nothing of at most {ORDER} factors",
+            }
+        )  # fmt: skip
+    finding.rows += arms(results)
+    finding.claims = [judged_correction(effects)]
+    finding.checks = [
+        adds_up(effect) for effect in effects if set(effect.factors) <= {*AXES} and len(effect.factors) == 2
+    ]
+    finding.remarks += [
+        f"Verdicts. {CRITERION}",
+        "an effect is the mean over combinations with the product of signs +, less that with -, seed by seed (first level -, "
+        "second +); the standardized one is in standard deviations between seeds within a combination, drawn anew with the seeds",
+        CAVEAT,
+        TINY,
+        results.about.get("limits", "").strip(),
+    ]
+    finding.curves = {
+        "seeds": results.about["seeds"], "levels": {n: results.levels(n) for n in names},
+        "effects": [
+            {
+                "name": effect.name, "factors": list(effect.factors), "aliases": same[effect.name],
+                **_ends("raw", effect.raw), **_ends("size", effect.size),
+            }
+            for effect in effects
+        ],
+    }  # fmt: skip
+    return finding
+
+
+# ------------------------------------------------------------------------------------------------ effects
+def design(results: Results, quantity: str) -> tuple[np.ndarray, np.ndarray]:
+    """Signs of every combination that was run [combinations, factors], and a number of each run [combinations, seeds]."""
+    names = list(results.about["factors"])
+    combos = list(dict.fromkeys(tuple(row[f"factor_{name}"] for name in names) for row in results.rows))
+    signs = [
+        [1.0 if results.levels(n).index(level) else -1.0 for n, level in zip(names, one, strict=True)] for one in combos
+    ]
+    return np.array(signs), as_array([results.values(quantity, **dict(zip(names, one, strict=True))) for one in combos])
+
+
+def effects_of(names: Sequence[str], signs: np.ndarray, values: np.ndarray, address: str) -> list[Effect]:
+    """Main effects and interactions of two factors.
+
+        raw_s = mean_{c: sign +} y_cs - mean_{c: sign -} y_cs,   size = mean_s raw_s / sqrt(mean_c var_s y_cs)
+
+    Parameters
+    ----------
+    names : sequence         factors
+    signs : [C, F] array     -1 or +1
+    values : [C, S] array    a number of every run
+
+    Examples
+    --------
+    >>> signs = np.array([[-1.0, -1.0], [-1.0, 1.0], [1.0, -1.0], [1.0, 1.0]])
+    >>> values = np.array([[0.0, 0.2], [0.0, 0.2], [1.0, 1.2], [1.0, 1.2]])
+    >>> found = effects_of(["a", "b"], signs, values, "an example")
+    >>> [(effect.name, round(effect.raw.value, 6)) for effect in found]
+    [('a', 1.0), ('b', 0.0), ('a x b', 0.0)]
+    """
+    tree = SeedTree("laboratory")["effects"][address]
+    pairs = [*((i,) for i in range(len(names))), *combinations(range(len(names)), 2)]
+    found = []
+    for places in pairs:
+        chosen = tuple(names[i] for i in places)
+        product = signs[:, places].prod(1)
+        by_seed = values[product > 0].mean(0) - values[product < 0].mean(0)
+        raw = estimate([by_seed.tolist()], seeds=tree[" ".join(chosen)], statistic=np.mean, level=LEVEL)
+        found.append(
+            Effect(factors=chosen, raw=raw, size=standardized(by_seed, values, tree["size"][" ".join(chosen)]))
+        )
+    return found
+
+
+def standardized(by_seed: np.ndarray, values: np.ndarray, seeds: SeedTree, resamples: int = 2000) -> Estimate:
+    """Mean of an effect over seeds, over the spread of runs within combinations; seeds are drawn anew for both."""
+
+    def size(index: np.ndarray) -> np.ndarray:
+        spread = np.sqrt(values[:, index].var(-1, ddof=1).mean(0))
+        return np.divide(by_seed[index].mean(-1), spread, out=np.zeros(len(index)), where=spread > 0)
+
+    n = len(by_seed)
+    index = seeds.numpy_generator().integers(n, size=(resamples, n))
+    half = (1 - LEVEL) / 2
+    low, high = np.quantile(size(index), [half, 1 - half])
+    value = float(size(np.arange(n)[None])[0])
+    return Estimate(value=value, interval=Interval(float(low), float(high), LEVEL, "bootstrap"), runs=n)
+
+
+def adds_up(effect: Effect) -> Check:
+    """Whether two departures from on-policy training add up: their interaction lies within the margin of 0.
+
+    Examples
+    --------
+    >>> interval = Interval(-0.01, 0.02, 0.95, "")
+    >>> one = Estimate(value=0.0, interval=interval, runs=9)
+    >>> adds_up(Effect(factors=("staleness", "replay"), raw=one, size=one)).word
+    'holds'
+    """
+    low, high = effect.raw.interval.low, effect.raw.interval.high
+    holds = True if low >= -MARGIN and high <= MARGIN else False if low > MARGIN or high < -MARGIN else None
+    return Check(
+        statement=f"losses by {effect.factors[0]} and {effect.factors[1]} add up, to within {MARGIN:g} of reward",
+        holds=holds,
+        found=_signed(effect.raw),
+    )
+
+
+def judged_correction(effects: Sequence[Effect]) -> dict[str, str]:
+    """Verdict on "one correction absorbs all three departures": it pays, and it pays more where there is more to correct.
+
+    Reproduced if its main effect is told above 0 and no interaction with a departure is told below 0.
+
+    Examples
+    --------
+    >>> def effect(low, high, *factors):
+    ...     one = Estimate(value=(low + high) / 2, interval=Interval(low, high, 0.95, ""), runs=9)
+    ...     return Effect(factors=factors, raw=one, size=one)
+    >>> pays, not_ = effect(0.1, 0.2, "correction"), effect(-0.2, -0.1, "correction")
+    >>> with_age, against = effect(0.0, 0.1, "staleness", "correction"), effect(-0.2, -0.1, "staleness", "correction")
+    >>> [judged_correction(pair)["verdict"] for pair in ((pays, with_age), (pays, against), (not_, with_age))]
+    ['reproduced', 'not reproduced', 'not reproduced']
+    """
+    (main,) = [effect for effect in effects if effect.factors == (RULE,)]
+    withs = [
+        effect
+        for effect in effects
+        if len(effect.factors) == 2 and RULE in effect.factors and {*effect.factors} & {*AXES}
+    ]
+    verdict = judged_better(main.raw.interval)
+    if any(effect.raw.interval.high < 0 for effect in withs):
+        verdict = "not reproduced"
+    found = "; ".join(f"{effect.name} {_signed(effect.raw)}" for effect in (main, *withs))
+    width = main.raw.interval.high - main.raw.interval.low
+    needed = main.raw.runs * (width / 2 / max(abs(main.raw.value), 1e-9)) ** 2
+    to_tell = f"about {np.ceil(needed):,.0f} seeds" if verdict == NOISE and needed < 1e6 else ""
+    return claim_row(
+        "SPIRE's weights repair staleness, mismatch and replay with one instrument", verdict, found, to_tell
+    )
+
+
+# ------------------------------------------------------------------------------------------------ in words
+def levels_in_words(results: Results) -> str:
+    """Return every factor's two levels, the first of which counts as -."""
+    return ", ".join(f"{name} {' -> '.join(results.levels(name))}" for name in results.about["factors"])
+
+
+def arms(results: Results) -> list[dict[str, str]]:
+    """Rows of every combination that was run."""
+    names, rows = list(results.about["factors"]), []
+    for one in dict.fromkeys(tuple(row[f"factor_{name}"] for name in names) for row in results.rows):
+        levels: Mapping[str, str] = dict(zip(names, one, strict=True))
+        at = {name: results.values(name, **levels) for name in ("final", "area", "collapsed")}
+        row = arm_row(at["final"], at["area"], at["collapsed"], None, STUDY, *one)
+        kept = {name: row[name] for name in ("final reward", "area", "collapsed")}
+        rows.append({"table": "Runs", **levels, **kept})
+    return rows
+
+
+def _signed(found: Estimate) -> str:
+    return f"{found.value:+.3f} [{found.interval.low:+.3f}, {found.interval.high:+.3f}]"
+
+
+def _ends(name: str, found: Estimate) -> dict[str, Any]:
+    return {name: found.value, f"{name}_low": found.interval.low, f"{name}_high": found.interval.high}

@@ -1,0 +1,184 @@
+"""Partial rollouts: what segments of several versions cost each rule, and controls whose boundaries break the condition."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from typing import Any
+
+from paper_repro.comparison import Check
+from paper_repro.lab_results import Results, results_of
+from paper_repro.lab_tables import (
+    CAVEAT,
+    CRITERION,
+    MARGIN,
+    NOISE,
+    NOT,
+    REPRODUCED,
+    TINY,
+    arm_row,
+    claim_row,
+    compare,
+    iqm,
+    judged_better,
+    judged_not_worse,
+    together,
+)
+from paper_repro.study import Finding, Setting
+
+STUDY = "partial"
+SPIRE, CLIP, NONE, PRODUCT = "spire", "ppo_clip", "none", "sequence_product"
+WHOLE, INNOCENT = "whole", "blind"
+PARTIAL = ("two", "many", "resumed")  # levels with innocent boundaries
+CONTROLS = {
+    "post_hoc": INNOCENT,
+    "overwritten": INNOCENT,
+    "rescored": INNOCENT,
+    "finished_first": WHOLE,
+}  # and their twins
+SHOWN = {REPRODUCED: True, NOISE: None, NOT: False}
+
+
+def table(setting: Setting) -> Finding:
+    """Arms under every way of sampling, verdicts on the claim, and whether the controls hurt."""
+    results = results_of(STUDY, setting)
+    finding = Finding(sources={"runs": results.source})
+    rules = results.levels("rule")
+    for sampling in results.levels("sampling"):
+        finding.rows += [arm(results, sampling, rule) for rule in rules]
+    finding.claims += [lossless(results, level) for level in PARTIAL] + [ahead(results, level) for level in PARTIAL]
+    finding.checks += [
+        control_check(
+            control,
+            twin,
+            rule,
+            results.values("area", sampling=twin, rule=rule),
+            results.values("area", sampling=control, rule=rule),
+        )
+        for control, twin in CONTROLS.items()
+        for rule in (PRODUCT, SPIRE, NONE)
+    ]
+    finding.remarks += [
+        f"Verdicts. {CRITERION}",
+        "whole: synchronous, one segment. same_age: a stream whose responses end under the version that began them, one segment, "
+        "as old as those of `many`. two, many: the same stream, but new weights go on with running responses, which has them of "
+        "some 2 and some 4 versions. resumed: a round starts more than it takes and resumes the rest in the next (APRIL)",
+        "controls: post_hoc writes the second half of a response again if the finished draft failed; overwritten: tokens written "
+        "again keep the log-probs recorded for those in their place; rescored: such a response counts as the newest policy's; "
+        "blind does the same work and decides by another draft (innocent, S6); finished_first starts more than it takes and "
+        "loses the rest (S8)",
+        "a bias need not cost reward: with rewards of 0 and 1 the selection of S6 weights a prefix by how often it fails, which "
+        "keeps the order of answers. Controls are judged by the area under the curve",
+        CAVEAT,
+        TINY,
+        results.about.get("limits", "").strip(),
+    ]
+    finding.curves = curves(results)
+    return finding
+
+
+def arm(results: Results, sampling: str, rule: str) -> dict[str, str]:
+    """Return the row of one arm: how its responses were written, and what came of it."""
+    at = {name: results.values(name, sampling=sampling, rule=rule) for name in ("final", "area", "collapsed")}
+    reference = None if rule == NONE else results.values("final", sampling=sampling, rule=NONE)
+    shape = {
+        name: f"{statistics.fmean(written(results, sampling, rule, name)):.1f}" for name in ("segments", "staleness")
+    }
+    row = arm_row(at["final"], at["area"], at["collapsed"], reference, STUDY, sampling, rule)
+    return {
+        "table": "Runs; reference: no correction under the same sampling",
+        "sampling": sampling,
+        "rule": rule,
+        **shape,
+        **row,
+    }
+
+
+def written(results: Results, sampling: str, rule: str, name: str) -> list[float]:
+    """Mean segments, or age of the oldest token, of the responses of each run."""
+    return [
+        statistics.fmean(row[f"curve_{name}"]) for row in results.runs(sampling=sampling, rule=rule)
+    ]  # thinned evenly
+
+
+# ------------------------------------------------------------------------------------------------ claims
+def lossless(results: Results, level: str) -> dict[str, str]:
+    """Verdict on "SPIRE trains on partial rollouts as on whole ones": it loses at most the margin."""
+    partial, whole = (results.values("final", sampling=one, rule=SPIRE) for one in (level, WHOLE))
+    return judged_lossless(level, partial, whole)
+
+
+def judged_lossless(level: str, partial: Sequence[float], whole: Sequence[float]) -> dict[str, str]:
+    """The same from final rewards by seed.
+
+    Examples
+    --------
+    >>> [judged_lossless("two", [reward] * 6, [0.9] * 6)["verdict"] for reward in (0.88, 0.5)]
+    ['reproduced', 'not reproduced']
+    """
+    found = compare(partial, whole, STUDY, "lossless", level)
+    verdict = judged_not_worse(found.difference.interval)
+    claim = f"SPIRE trains on partial rollouts ({level}) as on whole responses, to within {MARGIN:g}"
+    return claim_row(claim, verdict, f"partial - whole {found}", found.to_tell if verdict == NOISE else "")
+
+
+def ahead(results: Results, level: str) -> dict[str, str]:
+    """Verdict on "SPIRE does better than a token-level clip on partial rollouts", in final reward and along the way."""
+    pairs = [
+        tuple(results.values(name, sampling=level, rule=rule) for rule in (SPIRE, CLIP)) for name in ("final", "area")
+    ]
+    return judged_ahead(level, *pairs)
+
+
+def judged_ahead(level: str, finals: Sequence[Sequence[float]], areas: Sequence[Sequence[float]]) -> dict[str, str]:
+    """The same from (SPIRE's, the clip's) final rewards and areas by seed.
+
+    Examples
+    --------
+    >>> better, worse = [0.9] * 6, [0.6] * 6
+    >>> judged_ahead("two", (better, worse), (better, worse))["verdict"]
+    'reproduced'
+    >>> judged_ahead("two", (worse, better), (better, worse))["verdict"]
+    'not reproduced'
+    """
+    parts = {"final reward": finals, "area": areas}
+    compared = {name: compare(*arms, STUDY, "ahead", level, name) for name, arms in parts.items()}
+    words = {name: judged_better(one.difference.interval) for name, one in compared.items()}
+    found = "; ".join(f"{name}, {SPIRE} - {CLIP} {one}" for name, one in compared.items())
+    to_tell = "; ".join(f"{name}: {compared[name].to_tell}" for name, word in words.items() if word == NOISE)
+    claim = f"SPIRE is ahead of a token-level clip on partial rollouts ({level})"
+    return claim_row(claim, together(*words.values()), found, to_tell)
+
+
+def control_check(control: str, twin: str, rule: str, innocent: Sequence[float], guilty: Sequence[float]) -> Check:
+    """Whether a control hurts: the area of its innocent twin is larger, by seed.
+
+    Examples
+    --------
+    >>> [control_check("a", "b", "none", [0.8] * 6, [area] * 6).word for area in (0.5, 0.8)]
+    ['holds', 'does not hold']
+    """
+    found = compare(innocent, guilty, STUDY, "control", control, rule)
+    return Check(
+        statement=f"{control} hurts, against {twin} (rule {rule}, area under the curve)",
+        holds=SHOWN[judged_better(found.difference.interval)],
+        found=f"{twin} - {control} {found}, {found.to_tell}",
+    )
+
+
+def curves(results: Results) -> dict[str, Any]:
+    """Final reward of every arm with its interval, segments and ages: what the figure draws."""
+    drawn: dict[str, Any] = {"seeds": results.about["seeds"], "controls": [*CONTROLS, INNOCENT], "sampling": {}}
+    for sampling in results.levels("sampling"):
+        rules = {}
+        for rule in results.levels("rule"):
+            one = iqm(results.values("final", sampling=sampling, rule=rule), STUDY, sampling, rule, "final")
+            rules[rule] = {"reward": one.value, "low": one.interval.low, "high": one.interval.high}
+        rows = [
+            statistics.fmean(
+                statistics.fmean(written(results, sampling, rule, name)) for rule in results.levels("rule")
+            )
+            for name in ("segments", "staleness")
+        ]
+        drawn["sampling"][sampling] = {"segments": rows[0], "staleness": rows[1], "rules": rules}
+    return drawn

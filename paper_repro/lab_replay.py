@@ -1,0 +1,319 @@
+"""SPIRE's claim about replay: is the share of the KKT conditions on the empirical frontier of reward against compute?
+
+Runs of every share are compared at the same number of updates, where replay is cheaper, and at the same simulated seconds of
+engine and trainer, where it buys more updates. The predicted share follows from moments measured on pilot runs of other
+seeds; no reward of the study goes into it.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from paper_repro.lab_results import Results, results_of
+from paper_repro.lab_tables import (
+    CAVEAT,
+    CRITERION,
+    LEVEL,
+    MARGIN,
+    NOISE,
+    NOT,
+    REPRODUCED,
+    TINY,
+    Compared,
+    arm_row,
+    claim_row,
+    compare,
+    iqm,
+    together,
+)
+from paper_repro.study import Finding, Setting
+from testbed.core.seeds import SeedTree
+from testbed.training.grpo_config import GRPOConfig
+from testbed.training.replay_moments import ReplayMoments, measured_moments, predicted_share
+from testbed.training.results_file import POINTS
+from testbed.training.study import merged
+
+STUDY, ALONE, LAST = "replay", "uniform 0", 3
+PILOTS, PILOT_SHARE = (10_000, 10_001, 10_002), "uniform 0.5"  # seeds that no run of the study has; the share piloted
+EVERY = 10  # updates between batches that are measured
+RESAMPLES = 400
+
+
+def table(setting: Setting) -> Finding:
+    """Arms at equal updates and at equal compute, the predicted share, and the verdict on it."""
+    results = results_of(STUDY, setting)
+    finding = Finding(sources={"runs": results.source})
+    drawn: dict[str, Any] = {"seeds": results.about["seeds"], "rules": {}}
+    for rule in results.levels("rule"):
+        updates, budget = common_updates(results), common_compute(results, rule)
+        finding.rows += arms(results, rule, updates, budget)
+        moments = pilot(results, rule, smoke=setting.smoke)
+        share, low, high = predicted(moments)
+        finding.rows.append(
+            {"table": "Predicted share (K1), from pilot runs", "rule": rule, **moment_row(moments, share, low, high)}
+        )
+        frontier = {level: point(results, rule, level, updates) for level in results.levels("share")}
+        at_budget = {level: rewards_at_compute(results, rule, level, budget) for level in results.levels("share")}
+        finding.claims.append(judged_share(rule, share, frontier, at_budget))
+        drawn["rules"][rule] = curves(frontier, at_budget, rule) | {
+            "updates": updates, "budget": budget, "predicted": share, "predicted_low": low, "predicted_high": high,
+        }  # fmt: skip
+    finding.curves = drawn
+    finding.remarks += [
+        f"Verdicts. {CRITERION}",
+        "a share is dominated if another that costs no more is better by an interval above 0; it is on the frontier if every "
+        f"share that costs no more is better by {MARGIN:g} at most, by the whole interval. The predicted share stands for the "
+        "nearest one that was run",
+        "the prediction minimizes the squared error of one gradient of a given cost; whether smaller errors make better policies "
+        "is what the comparison tests. Its bias is that of replayed responses against fresh ones, under the rule's own weights",
+        "success: only responses of reward 1 are stored and drawn; the prediction is about uniform replay",
+        CAVEAT,
+        TINY,
+        results.about.get("limits", "").strip(),
+    ]
+    return finding
+
+
+# ------------------------------------------------------------------------------------------------ reward against compute
+def share_of(level: str) -> float:
+    """Share of a level's name.
+
+    Examples
+    --------
+    >>> share_of("success 0.25")
+    0.25
+    """
+    return float(level.split()[1])
+
+
+def compute_after(row: Mapping[str, Any], planned: int, updates: float) -> float:
+    """Simulated seconds of engine and trainer that a run had spent after so many updates.
+
+    Parameters
+    ----------
+    row : mapping     of a results file: means of both curves over stretches of ceil(planned / POINTS) updates
+    planned : int     updates that the run was to make
+    updates : float   beyond the end of the curves their last stretch goes on
+
+    Examples
+    --------
+    >>> row = {"curve_engine_seconds": [1.0, 3.0], "curve_trainer_seconds": [1.0, 1.0]}
+    >>> [compute_after(row, 30, updates) for updates in (1, 2, 3, 4)]
+    [2.0, 4.0, 8.0, 12.0]
+    """
+    width, left, spent = max(1, -(-planned // POINTS)), float(updates), 0.0
+    each = [e + t for e, t in zip(row["curve_engine_seconds"], row["curve_trainer_seconds"], strict=True)]
+    for seconds in each:
+        part = min(left, width)
+        spent, left = spent + part * seconds, left - part
+    return spent + left * each[-1]
+
+
+def reward_at(row: Mapping[str, Any], every: int, updates: float) -> float:
+    """Mean of the last LAST evaluations made after at most so many updates; 0 once a run has diverged.
+
+    Examples
+    --------
+    >>> row = {"evaluations": [0.0, 0.3, 0.6, 0.9, 1.0], "outcome": "finished", "updates": 40}
+    >>> round(reward_at(row, 10, 35), 6), reward_at(row | {"outcome": "diverged"}, 10, 45)
+    (0.6, 0.0)
+    """
+    if row["outcome"] == "diverged" and updates >= row["updates"]:
+        return 0.0
+    seen = row["evaluations"][: int(updates // every) + 1]
+    return statistics.fmean(seen[-LAST:])
+
+
+def planned_updates(results: Results, level: str) -> int:
+    """Updates that runs of a share make."""
+    return int(results.about["factors"]["share"][level].get("updates", results.base("updates")))
+
+
+def common_updates(results: Results) -> int:
+    """Updates that runs of every share make."""
+    return min(planned_updates(results, level) for level in results.levels("share"))
+
+
+def common_compute(results: Results, rule: str) -> float:
+    """Simulated seconds that a run of every share spends, on average: the least over shares."""
+    return min(
+        statistics.fmean(compute_after(row, planned, planned) for row in results.runs(rule=rule, share=level))
+        for level in results.levels("share")
+        for planned in [planned_updates(results, level)]
+    )
+
+
+def updates_for(row: Mapping[str, Any], planned: int, seconds: float) -> float:
+    """Updates after which a run has spent so many seconds, at most those it was to make."""
+    low, high = 0.0, float(planned)
+    for _ in range(40):
+        middle = (low + high) / 2
+        low, high = (middle, high) if compute_after(row, planned, middle) <= seconds else (low, middle)
+    return round(high, 6)
+
+
+def point(results: Results, rule: str, level: str, updates: int) -> dict[str, list[float]]:
+    """Compute and reward of every seed after so many updates."""
+    planned, every = planned_updates(results, level), results.base("evaluate_every")
+    rows = results.runs(rule=rule, share=level)
+    return {
+        "compute": [compute_after(row, planned, updates) for row in rows],
+        "reward": [reward_at(row, every, updates) for row in rows],
+    }
+
+
+def rewards_at_compute(results: Results, rule: str, level: str, seconds: float) -> list[float]:
+    """Reward of every seed once it has spent so many seconds."""
+    planned, every = planned_updates(results, level), results.base("evaluate_every")
+    rows = results.runs(rule=rule, share=level)
+    return [reward_at(row, every, updates_for(row, planned, seconds)) for row in rows]
+
+
+def arms(results: Results, rule: str, updates: int, budget: float) -> list[dict[str, str]]:
+    """Rows of every share at equal updates and at equal compute, against no replay."""
+    rows = []
+    alone = point(results, rule, ALONE, updates)["reward"], rewards_at_compute(results, rule, ALONE, budget)
+    for level in results.levels("share"):
+        at, spent = point(results, rule, level, updates), rewards_at_compute(results, rule, level, budget)
+        areas, collapsed = (results.values(name, rule=rule, share=level) for name in ("area", "collapsed"))
+        for kind, rewards, reference in (("updates", at["reward"], alone[0]), ("compute", spent, alone[1])):
+            against = None if level == ALONE else reference
+            row = arm_row(rewards, areas, collapsed, against, STUDY, rule, level, kind)
+            row["reward"] = row.pop("final reward")
+            size = f"{updates} updates" if kind == "updates" else f"{budget:.0f} simulated seconds"
+            own = {"seconds": f"{statistics.fmean(at['compute']):.1f}"} if kind == "updates" else {}
+            title = f"Runs after {size}, rule {rule}; reference: no replay"
+            rows.append({"table": title, "replay": level, **own, "reward": row.pop("reward"), **row})
+    return sorted(rows, key=lambda row: row["table"])
+
+
+# ------------------------------------------------------------------------------------------------ the prediction
+def pilot(results: Results, rule: str, *, smoke: bool = False) -> list[ReplayMoments]:
+    """Moments of batches of pilot runs, with the study's own settings at one share."""
+    factors = results.about["factors"]
+    values = merged(merged(results.about["base"], factors["rule"][rule]), factors["share"][PILOT_SHARE])
+    config = GRPOConfig.of(values)
+    at = range(2, config.updates) if smoke else range(EVERY, common_updates(results), EVERY)
+    seeds = PILOTS[:1] if smoke else PILOTS
+    return [moments for seed in seeds for moments in measured_moments(config, seed, at)]
+
+
+def predicted(moments: Sequence[ReplayMoments]) -> tuple[float, float, float]:
+    """Predicted share, and the ends of its interval: batches of the pilots drawn anew.
+
+    Examples
+    --------
+    >>> one = ReplayMoments(v_fresh=1.0, v_replay=1.25, bias_squared=0.0625, cost_fresh=1.0, cost_replay=0.25, responses=16)
+    >>> [round(share, 4) for share in predicted([one] * 8)]
+    [0.3077, 0.3077, 0.3077]
+    """
+    generator, half = SeedTree("laboratory")["replay"]["predicted"].numpy_generator(), (1 - LEVEL) / 2
+    index = generator.integers(len(moments), size=(RESAMPLES, len(moments)))
+    shares = [predicted_share([moments[i] for i in row]).share for row in index]
+    low, high = np.quantile(shares, [half, 1 - half])
+    return predicted_share(moments).share, float(low), float(high)
+
+
+def moment_row(moments: Sequence[ReplayMoments], share: float, low: float, high: float) -> dict[str, str]:
+    """Return a table's row of what was measured and what follows."""
+    mean = {
+        name: statistics.fmean(getattr(one, name) for one in moments) for name in ReplayMoments.__dataclass_fields__
+    }
+    return {
+        "share": f"{share:.3f} [{low:.3f}, {high:.3f}]",
+        "regime": predicted_share(moments).regime,
+        "v fresh": f"{mean['v_fresh']:.4g}",
+        "v replay": f"{mean['v_replay']:.4g}",
+        "bias": f"{math.sqrt(max(0.0, mean['bias_squared'])):.3g}",
+        "cost fresh": f"{1e3 * mean['cost_fresh']:.3g} ms",
+        "cost replay": f"{1e3 * mean['cost_replay']:.3g} ms",
+        "batches": str(len(moments)),
+    }
+
+
+# ------------------------------------------------------------------------------------------------ the claim
+def judged_share(
+    rule: str,
+    share: float,
+    frontier: Mapping[str, Mapping[str, Sequence[float]]],
+    at_budget: Mapping[str, Sequence[float]],
+) -> dict[str, str]:
+    """Verdict on "the predicted share is Pareto-optimal", from what runs of every uniform share cost and earned.
+
+    Parameters
+    ----------
+    rule : str
+    share : float          predicted
+    frontier : mapping     level -> compute and reward of every seed, after the same number of updates
+    at_budget : mapping    level -> reward of every seed, at the same compute
+
+    Examples
+    --------
+    >>> earned = {"uniform 0": [0.5] * 6, "uniform 0.5": [0.9] * 6, "uniform 0.9": [0.1] * 6}
+    >>> cost = {"uniform 0": 9.0, "uniform 0.5": 5.0, "uniform 0.9": 1.0}
+    >>> frontier = {level: {"compute": [cost[level]] * 6, "reward": rewards} for level, rewards in earned.items()}
+    >>> [judged_share("spire", share, frontier, earned)["verdict"] for share in (0.0, 0.4)]
+    ['not reproduced', 'reproduced']
+    """
+    uniform = [level for level in frontier if level.startswith("uniform")]
+    nearest = min(uniform, key=lambda level: abs(share_of(level) - share))
+    cost = {level: statistics.fmean(frontier[level]["compute"]) for level in uniform}
+    words, found, to_tell = [], [], []
+    for level in uniform:
+        if level == nearest:
+            continue
+        parts = {"equal compute": (at_budget[level], at_budget[nearest])}
+        if cost[level] <= cost[nearest]:
+            parts["equal updates"] = (frontier[level]["reward"], frontier[nearest]["reward"])
+        for kind, (other, mine) in parts.items():
+            compared = compare(other, mine, STUDY, rule, kind, level, nearest)
+            word = dominates(compared)
+            words.append(word)
+            if word != REPRODUCED:
+                found.append(f"{level} - {nearest} at {kind}: {compared}")
+                to_tell += [f"{level}: {compared.to_tell}"] if word == NOISE else []
+    claim = f"KKT share {share:.2f} is Pareto-optimal (rule {rule}; nearest share run {share_of(nearest):g})"
+    none = f"no other share is better by more than {MARGIN:g}, at equal compute or at equal updates and no more compute"
+    return claim_row(claim, together(*words), "; ".join(found) or none, "; ".join(dict.fromkeys(to_tell)))
+
+
+def dominates(compared: Compared) -> str:
+    """Verdict on "this other share is no better": first is the other, second the predicted one.
+
+    Examples
+    --------
+    >>> [dominates(compare([r] * 4, [0.5] * 4, "an example", r)) for r in (0.9, 0.5, 0.1)]
+    ['not reproduced', 'reproduced', 'reproduced']
+    """
+    interval = compared.difference.interval
+    if interval.low > 0:
+        return NOT
+    return REPRODUCED if interval.high <= MARGIN else NOISE
+
+
+def curves(
+    frontier: Mapping[str, Mapping[str, Sequence[float]]], at_budget: Mapping[str, Sequence[float]], rule: str
+) -> dict[str, Any]:
+    """Points of both comparisons with their intervals, by kind of replay: what the figure draws."""
+    drawn: dict[str, Any] = {}
+    for kind in ("uniform", "success"):
+        levels = [level for level in frontier if level.startswith(kind) or level == ALONE]
+        points = []
+        for level in levels:
+            reward = iqm(frontier[level]["reward"], STUDY, rule, level, "frontier")
+            spent = iqm(at_budget[level], STUDY, rule, level, "budget")
+            points.append(
+                {
+                    "share": share_of(level),
+                    "compute": statistics.fmean(frontier[level]["compute"]),
+                    "reward": reward.value, "low": reward.interval.low, "high": reward.interval.high,
+                    "at_budget": spent.value, "budget_low": spent.interval.low, "budget_high": spent.interval.high,
+                }
+            )  # fmt: skip
+        drawn[kind] = points
+    return drawn

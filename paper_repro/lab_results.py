@@ -1,0 +1,178 @@
+"""Results of the laboratory's studies: the committed file of a sweep, or a small sweep made now, to see that all of it runs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from paper_repro.study import Setting
+from testbed.core.errors import InputError
+from testbed.training.config_file import config_path
+from testbed.training.fields import require_choice
+from testbed.training.study import Study, load_study, merged
+
+RESULTS = Path(__file__).parent / "results"
+SMALL: dict[str, Any] = {  # settings of a smoke run: random weights, some updates, and everything that a study varies
+    "width": 8, "layers": 1, "heads": 2, "hidden": 8, "warm_steps": 0, "updates": 4, "prompts": 2, "responses": 2,
+    "evaluate_every": 1, "evaluate_responses": 4,
+}  # fmt: skip
+SMALL_SEEDS = 2
+Quantity = str | Callable[[Mapping[str, Any]], float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Results:
+    """Runs of a study.
+
+    Parameters
+    ----------
+    name : str      of the study
+    about : dict    what the study was (title, question, limits, seeds, base, factors, kind), and provenance
+    rows : list     a dictionary per run, see `testbed.training.results_file.row_of`
+    source : str    where they are from, for the reader
+    """
+
+    name: str
+    about: dict[str, Any]
+    rows: list[dict[str, Any]]
+    source: str
+
+    def levels(self, factor: str) -> list[str]:
+        """Names of a factor's levels, in the order of the study.
+
+        Raises
+        ------
+        InputError   no such factor
+        """
+        require_choice(f"factor of study {self.name}", factor, self.about["factors"])
+        return list(self.about["factors"][factor])
+
+    def runs(self, **levels: str | int | float) -> list[dict[str, Any]]:
+        """Rows of all runs with these levels, by the other factors and then by seed.
+
+        Raises
+        ------
+        InputError   no such factor or level, or no such run
+
+        Examples
+        --------
+        >>> about = {"factors": {"rule": {"tis": {}, "none": {}}}}
+        >>> rows = [{"factor_rule": "tis", "seed": seed, "final": seed / 2} for seed in (1, 0)]
+        >>> Results(name="x", about=about, rows=rows, source="").values("final", rule="tis")
+        [0.0, 0.5]
+        """
+        for name, level in levels.items():
+            require_choice(f"level of {name}", str(level), self.levels(name))
+        wanted = {f"factor_{name}": str(level) for name, level in levels.items()}
+        found = [row for row in self.rows if all(row[name] == level for name, level in wanted.items())]
+        if not found:
+            asked = ", ".join(f"{name} {level}" for name, level in levels.items())
+            raise InputError(f"results of {self.name} must hold the runs that are asked for", found=f"none of {asked}")
+        others = [f"factor_{name}" for name in self.about["factors"] if name not in levels]
+        order = {f"factor_{name}": self.levels(name) for name in self.about["factors"]}
+        return sorted(found, key=lambda row: (*(order[name].index(row[name]) for name in others), row["seed"]))
+
+    def values(self, quantity: Quantity, **levels: str | int | float) -> list[float]:
+        """One number of every run with these levels, in the order of `runs`: by seed, if every factor is given.
+
+        Parameters
+        ----------
+        quantity : str | callable   a column (final, area, best, start, collapsed, ...), or (row) -> number
+        levels                      factor = level
+
+        Raises
+        ------
+        InputError   as `runs`
+        """
+        rows = self.runs(**levels)
+        return [float(row[quantity] if isinstance(quantity, str) else quantity(row)) for row in rows]
+
+    def base(self, name: str) -> Any:
+        """Setting that all runs share, the library's default where the study names none."""
+        from testbed.training.grpo_config import GRPOConfig
+
+        return GRPOConfig.of(self.about["base"]).plain()[name]
+
+
+def bundled(name: str) -> Study:
+    """Return a study that comes with the library."""
+    return load_study(config_path(name))
+
+
+def results_of(name: str, setting: Setting) -> Results:
+    """Results of a bundled study.
+
+    Parameters
+    ----------
+    name : str          of the study, `testbed/training/studies/NAME.toml`
+    setting : Setting   smoke: a small sweep of the same levels is made now, into `setting.out`; else the committed file is read
+
+    Raises
+    ------
+    InputError   no such file, with the command that makes it; a file of something else
+    """
+    from testbed.training.results_file import read_results
+
+    study = bundled(name)
+    if setting.smoke:
+        return made_small(study, setting.out or Path("out"))
+    path = RESULTS / f"study_{name}.parquet"
+    if not path.is_file():
+        command = f"`python -m testbed sweep {name} --results paper_repro/results/{path.name}`"
+        hint = f"{command} makes it; --smoke shows that everything runs"
+        raise InputError("a study's table needs the results of its runs", found=f"no {path}", hint=hint)
+    about, rows = read_results(path)
+    made = about.get("provenance", {})
+    source = f"{len(rows):,} runs, {about['seeds']} seeds, commit {str(made.get('git'))[:7]}"
+    return Results(name=name, about=about, rows=rows, source=source + changed(study, about))
+
+
+def changed(study: Study, about: Mapping[str, Any]) -> str:
+    """Say whether results were made with other settings than the study has now; "" if not.
+
+    Examples
+    --------
+    >>> study = bundled("smallest_staleness")
+    >>> about = {"base": study.base, "factors": study.factors, "seeds": study.seeds, "kind": study.kind}
+    >>> changed(study, about), changed(study, about | {"seeds": 3})
+    ('', '; made with other seeds than the study has now')
+    """
+    now = {"base": study.base, "factors": study.factors, "seeds": study.seeds, "kind": study.kind}
+    differs = [
+        key
+        for key, value in now.items()
+        if json.dumps(value, sort_keys=True) != json.dumps(about.get(key), sort_keys=True)
+    ]
+    return f"; made with other {' and '.join(differs)} than the study has now" if differs else ""
+
+
+def small(study: Study) -> Study:
+    """Return a study of the same combinations whose runs take next to nothing and mean nothing.
+
+    Examples
+    --------
+    >>> study = small(bundled("smallest_staleness"))
+    >>> study.seeds, {cell.config.updates for cell in study.cells()}, len(study.cells())
+    (2, {4}, 18)
+    """
+    factors = {
+        factor: {level: {k: SMALL.get(k, v) for k, v in fields.items()} for level, fields in levels.items()}
+        for factor, levels in study.factors.items()
+    }
+    return replace(study, seeds=SMALL_SEEDS, base=merged(study.base, SMALL), factors=factors)
+
+
+def made_small(study: Study, out: Path) -> Results:
+    """Run a study's small twin in this process and read its results back."""
+    from testbed.training.lab import cell_result
+    from testbed.training.results_file import read_results, write_results
+    from testbed.training.sweep import records, sweep
+
+    study = small(study)
+    folder, path = out / "runs" / study.name, out / f"study_{study.name}.parquet"
+    sweep(study, folder, cell_result, jobs=1, resume=True)
+    about, rows = read_results(write_results(study, iter(records(study, folder)), path))
+    return Results(name=study.name, about=about, rows=rows, source=f"{len(rows):,} small runs of random weights")
