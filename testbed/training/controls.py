@@ -84,7 +84,8 @@ def redrafted(
         behind = written & (torch.arange(env.horizon) >= keep)
         tokens[again], mask[again] = new, written
         if control == "post_hoc_rescored":
-            score = second.at(group[again]).score(new).to(recorded)
+            with torch.no_grad():
+                score = second.at(group[again]).score(new).to(recorded)
             recorded[again] = torch.where(written, score, 0.0)
             version[again] = torch.where(written, versions[1], -1)
         else:

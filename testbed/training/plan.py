@@ -43,7 +43,7 @@ class Seconds:
     def __add__(self, other: Seconds) -> Seconds:
         return Seconds(self.guess + other.guess, self.low + other.low, self.high + other.high)
 
-    def times(self, factor: float) -> Seconds:
+    def times(self, factor: int | float) -> Seconds:
         """Return so many of them."""
         return Seconds(self.guess * factor, self.low * factor, self.high * factor)
 

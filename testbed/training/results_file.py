@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import statistics
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +15,7 @@ from testbed.training.study import Cell, Study
 
 SCALARS = ("outcome", "reason", "updates", "start", "best", "final", "area", "collapsed")
 POINTS = 15  # means of each curve that are kept
+SPIKY = ("grad_norm", "max_log_k")  # curves of which a mean says little
 
 
 def thinned(values: list[Any], planned: int, points: int = POINTS) -> list[float]:
@@ -34,10 +36,24 @@ def thinned(values: list[Any], planned: int, points: int = POINTS) -> list[float
     return out
 
 
+def spikes(values: list[Any]) -> tuple[float, float]:
+    """Largest value of a curve, and the median of its last third; NaN is left out, infinities count.
+
+    Examples
+    --------
+    >>> spikes([1.0, 9.0, 2.0, "inf", 3.0, 5.0, 4.0]), spikes([])
+    ((inf, 4.0), (nan, nan))
+    """
+    numbers = [float(v) for v in values]
+    late = [v for v in numbers[-math.ceil(len(numbers) / 3) :] if v == v]
+    return max((v for v in numbers if v == v), default=math.nan), statistics.median(late) if late else math.nan
+
+
 def row_of(cell: Cell, record: RunRecord) -> dict[str, Any]:
     """One run as a row.
 
-    `ages` keeps the whole run's histogram of staleness, `curve_NAME` the stretches' means.
+    `ages` keeps the whole run's histogram of staleness, `curve_NAME` the stretches' means, `peak_NAME` and `late_NAME` what
+    `spikes` says of the whole curve.
     """
     result = record.result
     row: dict[str, Any] = {f"factor_{name}": level for name, level in cell.levels.items()}
@@ -52,6 +68,8 @@ def row_of(cell: Cell, record: RunRecord) -> dict[str, Any]:
             row["ages"] = [sum(column) for column in zip(*values, strict=True)] if values else []
         else:
             row[f"curve_{name}"] = thinned(values, cell.config.updates)
+        if name in SPIKY:
+            row[f"peak_{name}"], row[f"late_{name}"] = spikes(values)
     return row
 
 

@@ -142,6 +142,17 @@ def test_curves_are_thinned_by_means_of_equal_stretches():
     assert thinned([0.0, 1.0, 2.0, "nan", "inf", 4.0], planned=6, points=3) == [0.5, 2.0, 4.0]
 
 
+def test_peaks_are_of_the_whole_curve_and_medians_of_its_last_third(tmp_path):
+    def spiky(cell):
+        found = quick(cell)
+        values = [0.0, 50.0, 1.0, 1.0, 7.0, 3.0, 2.0, 9.0]
+        return found | {"curve": found["curve"] | {"grad_norm": values, "max_log_k": [*values[:7], "nan"]}}
+
+    sweep(STUDY, tmp_path / "records", spiky, jobs=1)
+    _, rows = read_results(write_results(STUDY, iter(records(STUDY, tmp_path / "records")), tmp_path / "quick.parquet"))
+    assert {(row["peak_grad_norm"], row["late_grad_norm"], row["late_max_log_k"]) for row in rows} == {(50.0, 3.0, 2.5)}
+
+
 def test_a_planted_repetition_is_noticed(uninterrupted, tmp_path, monkeypatch):
     """If finished cells were run again, the test above would see their records change."""
     sweep(STUDY, tmp_path, quick, jobs=1)

@@ -182,8 +182,8 @@ def test_no_sweep_is_shorter_than_its_longest_run(monkeypatch, tmp_path):
 def test_records_tell_the_time_where_there_are_some(monkeypatch, tmp_path):
     study = load_study(study_file(tmp_path, base={"warm_steps": 0}))
     monkeypatch.setattr(plan, "pilot", fixed(lambda c: pytest.fail("a pilot was run")))
-    for seconds, cell in zip((100.0, 200.0, 300.0, 400.0, 120.0), study.cells(), strict=False):
-        content = {"result": {"outcome": "finished"}, "provenance": {"seconds": seconds}}
+    for spent, cell in zip((100.0, 200.0, 300.0, 400.0, 120.0), study.cells(), strict=False):
+        content = {"result": {"outcome": "finished"}, "provenance": {"seconds": spent}}
         write_json_atomic(record_path(tmp_path, cell), content)
     found = planned(study, tmp_path, jobs=1)
     assert (found.found, found.recorded, found.piloted) == (5, 4, 0)
@@ -218,7 +218,7 @@ def test_a_fraction_lists_its_aliases():
     assert ("rate", "tis x moe") in sections["ALIASES"].rows and len(sections["ALIASES"].rows) == 6
     assert "rate x tis x moe" in sections["ALIASES"].remarks[0]
     assert sections["COST"].says == "Nothing is left to run." and not sections["COST"].rows
-    assert "0.20%" in sections["WHAT IT CAN TELL"].remarks[0]  # 2^-9
+    assert "in 0.2% of" in sections["WHAT IT CAN TELL"].remarks[0]  # 2^-9
 
 
 # ------------------------------------------------------------------------------------------------ usage
