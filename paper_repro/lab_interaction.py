@@ -22,6 +22,7 @@ from paper_repro.lab_tables import (
     as_array,
     claim_row,
     judged_better,
+    settled,
 )
 from paper_repro.study import Finding, Setting
 from testbed.core.seeds import SeedTree
@@ -83,6 +84,7 @@ def table(setting: Setting) -> Finding:
         TINY,
         results.about.get("limits", "").strip(),
     ]
+    finding.claims = settled(finding.claims, results.about["seeds"])
     finding.curves = {
         "seeds": results.about["seeds"], "levels": {n: results.levels(n) for n in names},
         "effects": [

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from paper_repro.lab_compute import compute_after, reward_at, updates_for
 from paper_repro.lab_results import Results, results_of
 from paper_repro.lab_tables import (
     CAVEAT,
@@ -29,16 +30,16 @@ from paper_repro.lab_tables import (
     claim_row,
     compare,
     iqm,
+    settled,
     together,
 )
 from paper_repro.study import Finding, Setting
 from testbed.core.seeds import SeedTree
 from testbed.training.grpo_config import GRPOConfig
 from testbed.training.replay_moments import ReplayMoments, measured_moments, predicted_share
-from testbed.training.results_file import POINTS
 from testbed.training.study import merged
 
-STUDY, ALONE, LAST = "replay", "uniform 0", 3
+STUDY, ALONE = "replay", "uniform 0"
 PILOTS, PILOT_SHARE = (10_000, 10_001, 10_002), "uniform 0.5"  # seeds that no run of the study has; the share piloted
 EVERY = 10  # updates between batches that are measured
 RESAMPLES = 400
@@ -46,7 +47,7 @@ RESAMPLES = 400
 
 def table(setting: Setting) -> Finding:
     """Arms at equal updates and at equal compute, the predicted share, and the verdict on it."""
-    results = results_of(STUDY, setting)
+    results = results_of(STUDY, setting, {"rule": ("spire",)})
     finding = Finding(sources={"runs": results.source})
     drawn: dict[str, Any] = {"seeds": results.about["seeds"], "rules": {}}
     for rule in results.levels("rule"):
@@ -63,6 +64,7 @@ def table(setting: Setting) -> Finding:
         drawn["rules"][rule] = curves(frontier, at_budget, rule) | {
             "updates": updates, "budget": budget, "predicted": share, "predicted_low": low, "predicted_high": high,
         }  # fmt: skip
+    finding.claims = settled(finding.claims, results.about["seeds"])
     finding.curves = drawn
     finding.remarks += [
         f"Verdicts. {CRITERION}",
@@ -91,44 +93,6 @@ def share_of(level: str) -> float:
     return float(level.split()[1])
 
 
-def compute_after(row: Mapping[str, Any], planned: int, updates: float) -> float:
-    """Simulated seconds of engine and trainer that a run had spent after so many updates.
-
-    Parameters
-    ----------
-    row : mapping     of a results file: means of both curves over stretches of ceil(planned / POINTS) updates
-    planned : int     updates that the run was to make
-    updates : float   beyond the end of the curves their last stretch goes on
-
-    Examples
-    --------
-    >>> row = {"curve_engine_seconds": [1.0, 3.0], "curve_trainer_seconds": [1.0, 1.0]}
-    >>> [compute_after(row, 30, updates) for updates in (1, 2, 3, 4)]
-    [2.0, 4.0, 8.0, 12.0]
-    """
-    width, left, spent = max(1, -(-planned // POINTS)), float(updates), 0.0
-    each = [e + t for e, t in zip(row["curve_engine_seconds"], row["curve_trainer_seconds"], strict=True)]
-    for seconds in each:
-        part = min(left, width)
-        spent, left = spent + part * seconds, left - part
-    return spent + left * each[-1]
-
-
-def reward_at(row: Mapping[str, Any], every: int, updates: float) -> float:
-    """Mean of the last LAST evaluations made after at most so many updates; 0 once a run has diverged.
-
-    Examples
-    --------
-    >>> row = {"evaluations": [0.0, 0.3, 0.6, 0.9, 1.0], "outcome": "finished", "updates": 40}
-    >>> round(reward_at(row, 10, 35), 6), reward_at(row | {"outcome": "diverged"}, 10, 45)
-    (0.6, 0.0)
-    """
-    if row["outcome"] == "diverged" and updates >= row["updates"]:
-        return 0.0
-    seen = row["evaluations"][: int(updates // every) + 1]
-    return statistics.fmean(seen[-LAST:])
-
-
 def planned_updates(results: Results, level: str) -> int:
     """Updates that runs of a share make."""
     return int(results.about["factors"]["share"][level].get("updates", results.base("updates")))
@@ -146,15 +110,6 @@ def common_compute(results: Results, rule: str) -> float:
         for level in results.levels("share")
         for planned in [planned_updates(results, level)]
     )
-
-
-def updates_for(row: Mapping[str, Any], planned: int, seconds: float) -> float:
-    """Updates after which a run has spent so many seconds, at most those it was to make."""
-    low, high = 0.0, float(planned)
-    for _ in range(40):
-        middle = (low + high) / 2
-        low, high = (middle, high) if compute_after(row, planned, middle) <= seconds else (low, middle)
-    return round(high, 6)
 
 
 def point(results: Results, rule: str, level: str, updates: int) -> dict[str, list[float]]:
@@ -198,7 +153,7 @@ def pilot(results: Results, rule: str, *, smoke: bool = False) -> list[ReplayMom
     factors = results.about["factors"]
     values = merged(merged(results.about["base"], factors["rule"][rule]), factors["share"][PILOT_SHARE])
     config = GRPOConfig.of(values)
-    at = range(2, config.updates) if smoke else range(EVERY, common_updates(results), EVERY)
+    at = range(1, config.updates) if smoke else range(EVERY, common_updates(results), EVERY)
     seeds = PILOTS[:1] if smoke else PILOTS
     return [moments for seed in seeds for moments in measured_moments(config, seed, at)]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -16,11 +16,13 @@ from testbed.training.study import Study, load_study, merged
 
 RESULTS = Path(__file__).parent / "results"
 SMALL: dict[str, Any] = {  # settings of a smoke run: random weights, some updates, and everything that a study varies
-    "width": 8, "layers": 1, "heads": 2, "hidden": 8, "warm_steps": 0, "updates": 4, "prompts": 2, "responses": 2,
-    "evaluate_every": 1, "evaluate_responses": 4,
+    "width": 8, "layers": 1, "heads": 2, "hidden": 8, "warm_steps": 0, "updates": 2, "prompts": 2, "responses": 2,
+    "minibatches": 1, "evaluate_every": 1, "evaluate_responses": 2,
 }  # fmt: skip
 SMALL_SEEDS = 2
 Quantity = str | Callable[[Mapping[str, Any]], float]
+Keep = Mapping[str, Collection[str]]
+NOTHING: Keep = {}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,13 +104,14 @@ def bundled(name: str) -> Study:
     return load_study(config_path(name))
 
 
-def results_of(name: str, setting: Setting) -> Results:
+def results_of(name: str, setting: Setting, keep: Keep = NOTHING) -> Results:
     """Results of a bundled study.
 
     Parameters
     ----------
     name : str          of the study, `testbed/training/studies/NAME.toml`
-    setting : Setting   smoke: a small sweep of the same levels is made now, into `setting.out`; else the committed file is read
+    setting : Setting   smoke: a small sweep is made now, into `setting.out`; else the committed file is read
+    keep : mapping      factor -> the levels that a small sweep has, for factors of which it does not have all
 
     Raises
     ------
@@ -118,7 +121,7 @@ def results_of(name: str, setting: Setting) -> Results:
 
     study = bundled(name)
     if setting.smoke:
-        return made_small(study, setting.out or Path("out"))
+        return made_small(small(study, keep), setting.out or Path("out"))
     path = RESULTS / f"study_{name}.parquet"
     if not path.is_file():
         command = f"`python -m testbed sweep {name} --results paper_repro/results/{path.name}`"
@@ -149,29 +152,34 @@ def changed(study: Study, about: Mapping[str, Any]) -> str:
     return f"; made with other {' and '.join(differs)} than the study has now" if differs else ""
 
 
-def small(study: Study) -> Study:
-    """Return a study of the same combinations whose runs take next to nothing and mean nothing.
+def small(study: Study, keep: Keep = NOTHING) -> Study:
+    """Return a study of combinations of these levels whose runs take next to nothing and mean nothing.
 
     Examples
     --------
     >>> study = small(bundled("smallest_staleness"))
     >>> study.seeds, {cell.config.updates for cell in study.cells()}, len(study.cells())
-    (2, {4}, 18)
+    (2, {2}, 18)
+    >>> len(small(bundled("smallest_staleness"), {"rule": ("none", "exact")}).cells())
+    12
     """
     factors = {
-        factor: {level: {k: SMALL.get(k, v) for k, v in fields.items()} for level, fields in levels.items()}
+        factor: {
+            level: {k: SMALL.get(k, v) for k, v in fields.items()}
+            for level, fields in levels.items()
+            if level in keep.get(factor, levels)
+        }
         for factor, levels in study.factors.items()
     }
     return replace(study, seeds=SMALL_SEEDS, base=merged(study.base, SMALL), factors=factors)
 
 
 def made_small(study: Study, out: Path) -> Results:
-    """Run a study's small twin in this process and read its results back."""
+    """Run a small study in this process and read its results back."""
     from testbed.training.lab import cell_result
     from testbed.training.results_file import read_results, write_results
     from testbed.training.sweep import records, sweep
 
-    study = small(study)
     folder, path = out / "runs" / study.name, out / f"study_{study.name}.parquet"
     sweep(study, folder, cell_result, jobs=1, resume=True)
     about, rows = read_results(write_results(study, iter(records(study, folder)), path))

@@ -25,6 +25,7 @@ LEVEL = 0.95
 MARGIN = 0.05  # of reward, in [0, 1]: a smaller loss than this counts as none
 REPRODUCED, NOISE, NOT = "reproduced", "within noise", "not reproduced"
 WORDS = (NOT, NOISE, REPRODUCED)  # the weakest part decides
+FEWEST = 5  # seeds that a verdict needs
 UNSEEN = 10**6  # runs to tell from which on no difference was seen
 CRITERION = (
     f"intervals at {LEVEL:.0%}: interquartile means and differences by a stratified bootstrap over seeds, rates by "
@@ -232,6 +233,19 @@ def claim_row(claim: str, verdict: str, found: str, to_tell: str) -> dict[str, s
     if verdict not in WORDS:
         raise InputError(f"a verdict must be one of {', '.join(WORDS)}", found=repr(verdict))
     return {"claim": claim, "verdict": verdict, "found": found, "to tell": to_tell}
+
+
+def settled(claims: list[dict[str, str]], seeds: int) -> list[dict[str, str]]:
+    """Return claims as they are, or without verdicts where fewer than FEWEST seeds were run: a bootstrap of two runs is none.
+
+    Examples
+    --------
+    >>> settled([claim_row("better", "reproduced", "+0.1", "")], 2)[0]["verdict"]
+    'within noise'
+    """
+    if seeds >= FEWEST:
+        return claims
+    return [claim | {"verdict": NOISE, "to tell": f"at least {FEWEST} seeds; {seeds} were run"} for claim in claims]
 
 
 def as_array(values: Sequence[Sequence[float]]) -> np.ndarray:

@@ -20,10 +20,11 @@ def section_of(result: dict[str, Any], provenance: dict[str, Any]) -> Section:
     rows, remarks = [], []
     for case in result["cases"]:
         for number, (arm, found) in enumerate(case["arms"].items()):
-            low, middle, high = found["rate"]
-            ratio = "1" if not number else "{1:.2f} [{0:.2f}, {2:.2f}]".format(*found["ratio"])
-            rate = f"{quantity(middle)} [{quantity(low)}, {quantity(high)}]"
-            rows.append((case["name"] if not number else "", arm, f"{rate} {case['unit']}/s", ratio))
+            (low, rate, high), (least, ratio, most) = (map(quantity, found[name]) for name in ("rate", "ratio"))
+            says = f"{rate} [{low}, {high}] {case['unit']}/s"
+            rows.append(
+                (case["name"] if not number else "", arm, says, f"{ratio} [{least}, {most}]" if number else "1")
+            )
             if found["notes"]:
                 remarks.append(f"{case['name']}, {arm}: {noted(found['notes'])}")
         if case["target"]:

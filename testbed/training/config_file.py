@@ -98,14 +98,20 @@ def _change(text: str, study: Study | None) -> dict[str, Any]:
             return dict(levels[written])
         if name not in GRPOConfig.__dataclass_fields__:
             require_choice(f"--set {name}", written, levels)
+    *outer, last = name.split(".")
+    changes: dict[str, Any] = {last: _value(written)}
+    for part in reversed(outer):
+        changes = {part: changes}
+    return changes
+
+
+def _value(written: str) -> Any:
+    """A value as TOML reads it; what TOML cannot read is a word."""
     try:
-        value = tomllib.loads(f"value = {written}")
-        value = value["value"] if len(value) == 1 else written
+        found = tomllib.loads(f"value = {written}")
     except tomllib.TOMLDecodeError:
-        value = written
-    for part in reversed(name.split(".")):
-        value = {part: value}
-    return value
+        return written
+    return found["value"] if len(found) == 1 else written
 
 
 def _toml(path: Path) -> dict[str, Any]:

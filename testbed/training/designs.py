@@ -75,9 +75,7 @@ def aliases(names: Sequence[str], words: Sequence[Sequence[str]], order: int = 2
     >>> aliases(["a", "b", "c"], [["a", "b", "c"]])["a"]
     ['b x c']
     """
-    group = [frozenset[str]()]
-    for word in words:
-        group += [element ^ frozenset(word) for element in group]
+    group = _products(words)
     effects = [frozenset(c) for size in range(1, order + 1) for c in combinations(names, size)]
 
     def name(effect: frozenset[str]) -> str:
@@ -88,6 +86,27 @@ def aliases(names: Sequence[str], words: Sequence[Sequence[str]], order: int = 2
         same = [effect ^ word for word in group if word]
         found[name(effect)] = [name(other) for other in same if 0 < len(other) <= order]
     return found
+
+
+def resolution(words: Sequence[Sequence[str]]) -> int:
+    """Factors of the shortest effect that a fraction cannot tell from the mean; 0 if it tells all of them.
+
+    An effect of k factors is seen together with effects of no fewer than so many less k.
+
+    Examples
+    --------
+    >>> resolution([["a", "b", "c", "d"], ["c", "d", "e"]]), resolution([])
+    (3, 0)
+    """
+    return min((len(word) for word in _products(words) if word), default=0)
+
+
+def _products(words: Sequence[Sequence[str]]) -> list[frozenset[str]]:
+    """Every product of defining words; the empty one is the mean."""
+    group = [frozenset[str]()]
+    for word in words:
+        group += [element ^ frozenset(word) for element in group]
+    return group
 
 
 def _sign(word: Sequence[str], signs: Mapping[str, int]) -> int:

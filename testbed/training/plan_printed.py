@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from testbed.core.sections import Section, share
-from testbed.training.designs import aliases
+from testbed.training.designs import aliases, resolution
 from testbed.training.fields import written
 from testbed.training.plan import Plan, Seconds
 from testbed.training.progress import duration
@@ -54,13 +54,18 @@ def design_sections(study: Study) -> list[Section]:
         return [telling]
     names = list(study.factors)
     words = ", ".join(" x ".join(word) for word in study.words)
+    least = resolution(study.words)
+    told = (
+        f"Defining words: {words}. An effect of one factor is seen together with effects of {least - 1} factors or more, "
+        f"one of two with effects of {least - 2} or more."
+    )
     table = Section(
         title="ALIASES",
         says="Effects of one or two factors that cannot be told from each other.",
         header=("effect", "is seen together with"),
         rows=[(effect, ", ".join(others) or "none") for effect, others in aliases(names, study.words).items()],
         text=("is seen together with",),
-        remarks=[f"Defining words: {words}." if words else "No defining words: all combinations are run."],
+        remarks=[told if words else "No defining words: all combinations are run."],
     )
     return [telling, table]
 
@@ -87,7 +92,10 @@ def cost_section(plan: Plan) -> Section:
         )
     if plan.workers < plan.jobs:
         remarks.append(f"This machine has {plan.workers} cores for {plan.jobs} workers; a cluster may have more.")
-    remarks.append("A run that diverges ends early; answers that grow longer take longer.")
+    remarks.append(
+        "Wall time is that of cores with nothing else to do. A run that diverges ends early; answers that grow longer take "
+        "longer."
+    )
     says = f"{left} runs to make." if left else "Nothing is left to run."
     return Section(
         title="COST", says=says, header=("time", "guess", "from .. to"), rows=rows if left else [], remarks=remarks

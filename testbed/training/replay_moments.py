@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from testbed.core.errors import InputError
@@ -55,7 +55,9 @@ def response_terms(run: GRPORun, drawn: Drawn) -> Float[Tensor, "B P"]:
     return run.policy.at(batch.group).score_terms(batch.tokens, coefficient)
 
 
-def moments_of(terms: Float[Tensor, "B P"], drawn: Drawn) -> ReplayMoments | None:
+def moments_of(
+    terms: Float[Tensor, "B P"], replayed: Bool[Tensor, " B"], engine_seconds: float, trainer_seconds: float
+) -> ReplayMoments | None:
     """Moments of a batch's terms; None unless at least two responses are fresh and two are replayed.
 
         bias^2 = |m_r - m_f|^2 - v_r / n_r - v_f / n_f
@@ -64,22 +66,20 @@ def moments_of(terms: Float[Tensor, "B P"], drawn: Drawn) -> ReplayMoments | Non
 
     Examples
     --------
-    >>> from types import SimpleNamespace
-    >>> replayed = torch.tensor([True, True, False, False])
-    >>> drawn = SimpleNamespace(replayed=replayed, engine_seconds=3.0, trainer_seconds=2.0)
-    >>> found = moments_of(torch.tensor([[4.0], [6.0], [-1.0], [1.0]], dtype=torch.float64), drawn)
+    >>> terms = torch.tensor([[4.0], [6.0], [-1.0], [1.0]], dtype=torch.float64)
+    >>> found = moments_of(terms, torch.tensor([True, True, False, False]), engine_seconds=3.0, trainer_seconds=2.0)
     >>> found.v_fresh, found.v_replay, found.bias_squared, found.cost_fresh, found.cost_replay
     (2.0, 2.0, 23.0, 2.0, 0.5)
     """
-    replayed, fresh = terms[drawn.replayed], terms[~drawn.replayed]
-    if min(len(replayed), len(fresh)) < 2:
+    again, fresh = terms[replayed], terms[~replayed]
+    if min(len(again), len(fresh)) < 2:
         return None
-    v_fresh, v_replay = (float(rows.var(0).sum()) for rows in (fresh, replayed))
-    gap = float((replayed.mean(0) - fresh.mean(0)).square().sum())
-    training = drawn.trainer_seconds / len(terms)
+    v_fresh, v_replay = (float(rows.var(0).sum()) for rows in (fresh, again))
+    gap = float((again.mean(0) - fresh.mean(0)).square().sum())
+    training = trainer_seconds / len(terms)
     return ReplayMoments(
-        v_fresh=v_fresh, v_replay=v_replay, bias_squared=gap - v_fresh / len(fresh) - v_replay / len(replayed),
-        cost_fresh=training + drawn.engine_seconds / len(fresh), cost_replay=training, responses=len(terms),
+        v_fresh=v_fresh, v_replay=v_replay, bias_squared=gap - v_fresh / len(fresh) - v_replay / len(again),
+        cost_fresh=training + engine_seconds / len(fresh), cost_replay=training, responses=len(terms),
     )  # fmt: skip
 
 
@@ -97,7 +97,8 @@ class Watched:
         """Hand the next batch over."""
         drawn = self.source.next_batch()
         if self.run.done in self.at:
-            moments = moments_of(response_terms(self.run, drawn), drawn)
+            terms = response_terms(self.run, drawn)
+            moments = moments_of(terms, drawn.replayed, drawn.engine_seconds, drawn.trainer_seconds)
             self.found += [] if moments is None else [moments]
         return drawn
 

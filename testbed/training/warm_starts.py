@@ -35,10 +35,10 @@ WARM_STARTS: dict[str, WarmStartChoice] = {
     "modular_sum": WarmStartChoice(recipe=Recipe(steps=800, schedule="constant"), every=5),
     "worked_addition": WarmStartChoice(recipe=Recipe(steps=1200, schedule="constant")),
     "parity": WarmStartChoice(
-        params={"least_bits": 4}, recipe=Recipe(steps=400, schedule="constant"), until=0.55, every=5
+        params={"bits": 9, "least_bits": 3}, recipe=Recipe(steps=400, schedule="constant"), until=0.5, every=5
     ),
     "sorting": WarmStartChoice(
-        params={"digits": 8, "least_digits": 3, "per_length": 1000},
+        params={"digits": 5, "least_digits": 2, "per_length": 2000},
         recipe=Recipe(steps=400, schedule="constant"),
         every=5,
     ),

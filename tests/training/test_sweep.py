@@ -3,7 +3,9 @@
 import json
 import multiprocessing
 import time
+from multiprocessing import resource_tracker
 
+import psutil
 import pytest
 
 from testbed.core.errors import InputError
@@ -104,9 +106,15 @@ def test_the_number_of_workers_and_the_backend_change_nothing(uninterrupted, tmp
 
 @pytest.mark.slow
 @pytest.mark.parametrize("backend", ["dask", "ray"])
-def test_a_cluster_of_this_machine_gives_the_same_records(backend, uninterrupted, tmp_path):
-    done = sweep(STUDY, tmp_path, quick, jobs=2, backend=backend)
+def test_a_cluster_of_this_machine_gives_the_same_records(backend, uninterrupted, tmp_path, capfd):
+    resource_tracker.ensure_running()  # it stays, once it is there
+    before, seen = set(psutil.Process().children(recursive=True)), []
+    done = sweep(STUDY, tmp_path, quick, jobs=2, backend=backend, progress=lambda *counts: seen.append(counts))
     assert done.ran == 24 and results(tmp_path) == uninterrupted
+    assert capfd.readouterr() == ("", "")  # no warning, no advice
+    assert set(psutil.Process().children(recursive=True)) <= before
+    times = [seconds for _, _, seconds in seen[1:]]
+    assert len(seen) == 25 and times[-1] - times[0] > 0.3  # told as they finish: 24 cells of 0.05 s on two workers
 
 
 def test_progress_counts_what_was_there(tmp_path):

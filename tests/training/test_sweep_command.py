@@ -216,7 +216,10 @@ def test_a_fraction_lists_its_aliases():
     )  # fmt: skip
     sections = {section.title: section for section in plan_sections(study, timed)}
     assert ("rate", "tis x moe") in sections["ALIASES"].rows and len(sections["ALIASES"].rows) == 6
-    assert "rate x tis x moe" in sections["ALIASES"].remarks[0]
+    assert (
+        "rate x tis x moe. An effect of one factor is seen together with effects of 2 factors"
+        in sections["ALIASES"].remarks[0]
+    )
     assert sections["COST"].says == "Nothing is left to run." and not sections["COST"].rows
     assert "in 0.2% of" in sections["WHAT IT CAN TELL"].remarks[0]  # 2^-9
 

@@ -96,7 +96,9 @@ def test_ctrl_c_leaves_a_checkpoint_and_the_resumed_record_is_that_of_a_run_neve
     assert [path.name for path in cut.iterdir()] == ["checkpoint.pt"]
     assert train(*command[1:], "--out", cut) == 2
     assert "a run under way" in capsys.readouterr().err
-    assert train(*command[1:], "--out", cut, "--resume") == train(*command[1:], "--out", whole) == 0
+    assert train(*command[1:], "--out", cut, "--resume") == 0
+    assert int(re.search(r"^update (\d+)/40", capsys.readouterr().out, re.MULTILINE)[1]) > int(stopped[1])  # it went on
+    assert train(*command[1:], "--out", whole) == 0
     assert result(cut / "record.json") == result(whole / "record.json")
     vectors = [Transformer.load(folder / "weights.npz").vector() for folder in (cut, whole)]
     assert torch.equal(*vectors) and result(cut / "record.json")["updates"] == 40

@@ -117,10 +117,8 @@ class CachedDecoder(Decoder):
         self.policy.require_room(used)
         if known < 0:
             used = int(length.max())
-            chunk = self.prompts.of(rows).followed_by(prefix)[:, :used]
-            slot = torch.arange(used, device=prefix.device).expand(
-                len(rows), -1
-            )  # beyond a row's length: overwritten later
+            chunk = self.prompts.of(rows).followed_by(prefix)[:, :used]  # beyond a row's length: overwritten later
+            slot = torch.arange(used, device=prefix.device).expand(len(rows), -1)
         else:
             chunk = prefix[:, known:]
             slot = length[:, None] + torch.arange(known - prefix.shape[1], 0, device=prefix.device)

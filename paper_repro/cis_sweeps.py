@@ -1,0 +1,120 @@
+"""Table 11, the training part of Table 12 and Figure 6 of the CIS paper: its threshold lambda and its floor kappa."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from paper_repro.cis_training import SIZES
+from paper_repro.lab_cis import FRESH, NO_COUNTERPART, READING, above, collapses, in_the_paper, rows_of
+from paper_repro.lab_results import Results, results_of
+from paper_repro.lab_tables import CRITERION, TINY, claim_row, compare, iqm, judged_not_worse
+from paper_repro.reported_tables import Reported, reported
+from paper_repro.study import Finding, Setting
+
+SWEPT = {"lam": ("mismatch_lambda", 11, "2.3"), "kappa": ("mismatch_kappa", 12, "5e-3")}  # study, table, default
+GREEK = {"lam": "lambda", "kappa": "kappa"}
+
+
+def averages(factor: str) -> dict[str, Reported | None]:
+    """Level of the sweep -> the paper's average.
+
+    Examples
+    --------
+    >>> {level: cell.mean for level, cell in averages("lam").items() if cell}
+    {'0': 8.75, '0.45': 33.85, '0.89': 34.08, '1.6': 33.89, '2.3': 34.78, '3.1': 33.35}
+    """
+    _, number, _ = SWEPT[factor]
+    return {row.split(" ")[0]: cell for (row, column), cell in reported(number).items() if column == "Avg"}
+
+
+def table11(setting: Setting) -> Finding:
+    """Thresholds of CIS: is 0 ruinous, is the rest flat, is the default best."""
+    return swept("lam", setting)
+
+
+def swept(factor: str, setting: Setting) -> Finding:
+    """Rows of a sweep at every size of the mismatch, and the claims about its ends and its middle."""
+    study, _, default = SWEPT[factor]
+    results, printed, name = results_of(study, setting), averages(factor), GREEK[factor]
+    finding = Finding(sources={f"runs of {study}": results.source})
+    for noise in results.levels("noise"):
+        title = f"Training, {SIZES[noise]}; reference: {name} = {default}"
+        rows = rows_of(results, factor, printed, default, title, None, noise=noise)
+        finding.rows += [{name if key == factor else key: text for key, text in row.items()} for row in rows]
+        finding.claims += claims_of(results, factor, printed, noise)
+    finding.remarks += [
+        f"Verdicts. {CRITERION}", NO_COUNTERPART, READING, FRESH, TINY, results.about["limits"].strip(),
+    ]  # fmt: skip
+    return finding
+
+
+def claims_of(results: Results, factor: str, printed: dict[str, Reported | None], noise: str) -> list[dict[str, str]]:
+    """What the paper's numbers say of a sweep, judged at one size of the mismatch."""
+    _, _, default = SWEPT[factor]
+    name, where = GREEK[factor], SIZES[noise]
+    finals = {level: results.values("final", **{factor: level}, noise=noise) for level in results.levels(factor)}
+    out = []
+    for level, values in finals.items():
+        if level == default:
+            continue
+        paper = in_the_paper(printed[default], printed[level])
+        address = (results.name, level, noise)
+        if factor == "lam" and level == "0":
+            flags = results.values("collapsed", lam=level, noise=noise)
+            claim = f"{name} = 0 collapses, {default} does not ({where})"
+            out.append(collapses(claim, flags, values, finals[default], paper, *address))
+        elif level in ("0", "0.1"):
+            claim = f"{name} = {level} ends below the default {default} ({where})"
+            out.append(above(claim, finals[default], values, paper, *address))
+        else:
+            out.append(near(f"{name} = {level} loses nothing against {default} ({where})", values, finals[default], paper, *address))
+    return out
+
+
+def near(claim: str, values: list[float], default: list[float], paper: str, *address: str) -> dict[str, str]:
+    """Verdict on "this level does as well as the default", to within the margin of the laboratory.
+
+    Examples
+    --------
+    >>> near("flat", [0.9, 0.91, 0.9, 0.9], [0.9, 0.9, 0.91, 0.9], "", "doc")["verdict"]
+    'reproduced'
+    """
+    found = compare(values, default, "near", *address)
+    verdict = judged_not_worse(found.difference.interval)
+    return claim_row(claim, verdict, f"ours {found}; {paper}" if paper else f"ours {found}", found.to_tell)
+
+
+def figure6(setting: Setting) -> Finding:
+    """Final reward and the paper's average against threshold and floor."""
+    finding = Finding()
+    for factor, (study, _, default) in SWEPT.items():
+        results = results_of(study, setting)
+        finding.sources[study] = results.source
+        finding.curves[factor] = curve_of(results, factor) | {"default": default}
+        finding.remarks.append(f"{study}: {results.about['limits'].strip()}")
+    finding.remarks += [NO_COUNTERPART, FRESH]
+    return finding
+
+
+def curve_of(results: Results, factor: str) -> dict[str, Any]:
+    """Return what a panel draws: levels, the paper's averages, and our rewards at every size of the mismatch."""
+    printed = averages(factor)
+    levels = results.levels(factor)
+    ours = {}
+    for noise in results.levels("noise"):
+        found = [iqm(results.values("final", **{factor: level}, noise=noise), factor, level, noise) for level in levels]
+        ours[noise] = {
+            "reward": [one.value for one in found],
+            "low": [one.interval.low for one in found],
+            "high": [one.interval.high for one in found],
+            "collapsed": [sum(results.values("collapsed", **{factor: level}, noise=noise)) for level in levels],
+            "label": SIZES[noise],
+        }
+    cells = [printed[level] for level in levels]
+    return {
+        "levels": levels,
+        "paper": [cell.mean if cell else None for cell in cells],
+        "paper sd": [cell.sd if cell else None for cell in cells],
+        "ours": ours,
+        "seeds": results.about["seeds"],
+    }
