@@ -82,8 +82,10 @@ def tables(out: Annotated[Path, typer.Option(help="Folder with records/.")] = Pa
 
 @app.command("measure")
 def measure(
-    what: Annotated[str, typer.Argument(help="mismatch (of two engines) or speculation (drafts).")] = "mismatch",
-    out: Annotated[Path, typer.Option(help="Folder for the two parquet files.")] = Path("out/results"),
+    what: Annotated[
+        str, typer.Argument(help="mismatch (of two engines), speculation (drafts) or cost (of a training step).")
+    ] = "mismatch",
+    out: Annotated[Path, typer.Option(help="Folder for the files.")] = Path("out/results"),
     work: Annotated[
         Path | None,
         typer.Option(help="Folder for finished parts.", show_default="out/real_mismatch or out/real_speculation"),
@@ -91,11 +93,17 @@ def measure(
     seed: Annotated[int, typer.Option(help="Seed of operands and tokens.")] = 0,
     smoke: Annotated[bool, typer.Option("--smoke", help="A few small parts; files go to smoke/ in --out.")] = False,
 ) -> None:
-    """Measure the real model again (`make real` first; minutes; goes on where it was interrupted)."""
+    """Measure the real model again (`make real` first; minutes; goes on where it was interrupted), or tiny models' cost."""
     from testbed.core.errors import InputError
 
-    if what not in ("mismatch", "speculation"):
-        raise InputError("what is measured must be mismatch or speculation", found=repr(what))
+    if what not in ("mismatch", "speculation", "cost"):
+        raise InputError("what is measured must be mismatch, speculation or cost", found=repr(what))
+    if what == "cost":
+        from paper_repro.cost_phases import measure_cost_and_write
+        from paper_repro.run import SMOKE
+
+        print(f"wrote {measure_cost_and_write(out / SMOKE if smoke else out, smoke=smoke)}")
+        return
     from paper_repro import measure as measurement
 
     command = measurement.measure_and_write if what == "mismatch" else measurement.measure_speculation_and_write

@@ -67,7 +67,15 @@ def claims_of(results: Results, factor: str, printed: dict[str, Reported | None]
             claim = f"{name} = {level} ends below the default {default} ({where})"
             out.append(above(claim, finals[default], values, paper, *address))
         else:
-            out.append(near(f"{name} = {level} loses nothing against {default} ({where})", values, finals[default], paper, *address))
+            out.append(
+                near(
+                    f"{name} = {level} loses nothing against {default} ({where})",
+                    values,
+                    finals[default],
+                    paper,
+                    *address,
+                )
+            )
     return out
 
 

@@ -96,7 +96,11 @@ def figure12(setting: Setting) -> Finding:
     study, cache = bundled(STUDY), None
     if setting.smoke:
         study, cache = small(study), (setting.out or Path("out")) / "warm"
-    finding = Finding(sources={"runs": f"one run of each operator, seed {SEED}, settings of the study {STUDY}, noise {LEVELS['noise']}"})
+    finding = Finding(
+        sources={
+            "runs": f"one run of each operator, seed {SEED}, settings of the study {STUDY}, noise {LEVELS['noise']}"
+        }
+    )
     for arm in OPERATORS:
         config = study.config({"arm": arm, **LEVELS})
         rounds = min(ROUNDS, max(1, config.updates // len(TIMES)))
@@ -109,7 +113,7 @@ def figure12(setting: Setting) -> Finding:
         finding.curves[arm] = {
             "rule": config.rule,
             "name": ARMS[arm][0],
-            "params": {k: v for k, v in config.rule_params.items()},
+            "params": dict(config.rule_params),
             "panels": {time: _panel(batches) for time, batches in panels.items() if batches},
         }
         finding.rows += [{"operator": ARMS[arm][0], **_shares(finding.curves[arm]["panels"])}]
@@ -122,7 +126,9 @@ def figure12(setting: Setting) -> Finding:
 
 
 def _panel(batches: list[Tokens]) -> dict[str, object]:
-    logp, log_k, acted = (np.concatenate([getattr(one, name) for one in batches]) for name in ("logp", "log_k", "acted"))
+    logp, log_k, acted = (
+        np.concatenate([getattr(one, name) for one in batches]) for name in ("logp", "log_k", "acted")
+    )
     return {
         "updates": [batches[0].update, batches[-1].update],
         "doubt": [float(f"{x:.4g}") for x in -np.expm1(logp)],

@@ -2,13 +2,28 @@
 
 from __future__ import annotations
 
-from paper_repro.lab_cis import ARMS, FRESH, NO_COUNTERPART, READING, above, average_of, collapses, in_order, in_the_paper, rows_of
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from paper_repro.comparison import Check
+from paper_repro.lab_cis import (
+    ARMS,
+    FRESH,
+    NO_COUNTERPART,
+    READING,
+    above,
+    average_of,
+    collapses,
+    in_order,
+    in_the_paper,
+    rows_of,
+)
 from paper_repro.lab_results import Results, results_of
-from paper_repro.lab_tables import CRITERION, TINY
+from paper_repro.lab_tables import CRITERION, NOISE, NOT, REPRODUCED, TINY, compare, judged_better
 from paper_repro.study import Finding, Setting
 
 ARMS_STUDY, CONTROLS_STUDY = "mismatch", "mismatch_controls"
-TABLE1 = ("none", "exact", "kpop", "icepop", "tis", "seq_tis", "seq_mis", "cis", "cis_linear")
+TABLE1 = ("no_mismatch", "none", "exact", "kpop", "icepop", "tis", "seq_tis", "seq_mis", "cis", "cis_linear")
 RIVALS = ("none", "exact", "kpop", "icepop", "tis")  # arms whose averages the text we had shows
 CONTROLS = ("cis", "tis", "tis_113", "tis_mean", "tis_share", "band", "kappa_0.1", "kappa_0")
 SIZES = {"paper": "the paper's mismatch", "x8": "8 times the paper's mismatch"}
@@ -22,29 +37,22 @@ def table1(setting: Setting) -> Finding:
     finding = Finding(sources={"runs": results.source})
     printed = {arm: average_of(arm) for arm in TABLE1}
     for levels in settings_of(results):
-        where = f"{MODELS[levels['model']]}, {SIZES[levels['noise']]}"
+        where = named(levels)
         title = f"{where[0].upper()}{where[1:]}; reference: no correction"
         finding.rows += rows_of(results, "arm", printed, "none", title, NAMES, **levels)
-        finding.claims += [
-            above(
-                f"CIS ends above {NAMES[arm]} ({where})",
-                results.values("final", arm="cis", **levels),
-                results.values("final", arm=arm, **levels),
-                in_the_paper(average_of("cis"), average_of(arm)),
-                results.name,
-                arm,
-                *levels.values(),
-            )
-            for arm in RIVALS
-        ]
-        finding.claims.append(in_order(results, ("cis", *RIVALS), f"arms stand in the paper's order ({where})", **levels))
+        finding.checks.append(harm(results, levels))
+    for arm in RIVALS:
+        finding.claims += [ahead(results, arm, levels) for levels in settings_of(results)]
+    for levels in settings_of(results):
+        claim = f"the six printed arms stand in the paper's order ({named(levels)})"
+        finding.claims.append(in_order(results, ("cis", *RIVALS), claim, **levels))
     finding.remarks += [
         f"Verdicts. {CRITERION}",
         NO_COUNTERPART,
         READING,
         FRESH,
-        "the paper trains three models of experts and prints, in the text we had, five arms of the first; the rows of CIS are from "
-        "its Table 2, those of Seq-TIS and Seq-MIS are not shown, nor are the two other models",
+        "the paper trains three models of experts and prints, in the text we had, five arms of the first; the rows of CIS are "
+        "from its Table 2, those of Seq-TIS and Seq-MIS are not shown, nor are the two other models",
         TINY,
         results.about["limits"].strip(),
     ]
@@ -56,12 +64,56 @@ def settings_of(results: Results) -> list[dict[str, str]]:
     return [{"model": model, "noise": noise} for noise in results.levels("noise") for model in results.levels("model")]
 
 
+def named(levels: Mapping[str, str]) -> str:
+    """Return the words for a combination of model and noise.
+
+    Examples
+    --------
+    >>> named({"model": "experts", "noise": "x8"})
+    "4 experts, 8 times the paper's mismatch"
+    """
+    return f"{MODELS[levels['model']]}, {SIZES[levels['noise']]}"
+
+
+def ahead(results: Results, arm: str, levels: Mapping[str, str]) -> dict[str, str]:
+    """Verdict on "CIS ends above this arm"."""
+    cis, other = (results.values("final", arm=name, **levels) for name in ("cis", arm))
+    paper = in_the_paper(average_of("cis"), average_of(arm))
+    return above(
+        f"CIS ends above {NAMES[arm]} ({named(levels)})", cis, other, paper, results.name, arm, *levels.values()
+    )
+
+
+def harm(results: Results, levels: Mapping[str, str]) -> Check:
+    """Whether there is anything to repair: runs whose engines agree end above those without correction."""
+    agree, none = (results.values("final", arm=arm, **levels) for arm in ("no_mismatch", "none"))
+    holds, found = judged_harm(agree, none, *levels.values())
+    return Check(
+        statement=f"ours: without correction, the mismatch costs reward ({named(levels)})", holds=holds, found=found
+    )
+
+
+def judged_harm(agree: Sequence[float], none: Sequence[float], *address: str) -> tuple[bool | None, str]:
+    """Judge whether a mismatch does harm: True, False (surely less than the margin) or None.
+
+    Examples
+    --------
+    >>> [judged_harm([0.9] * 10, none, "doc")[0] for none in ([0.5] * 10, [0.9] * 10)]
+    [True, False]
+    """
+    found = compare(agree, none, "harm", *address)
+    word = judged_better(found.difference.interval)
+    return {REPRODUCED: True, NOT: False, NOISE: None}[word], f"engines agree - no correction {found}; {found.to_tell}"
+
+
 def table2(setting: Setting) -> Finding:
     """CIS beside caps that do not depend on confidence, a bound from below, and other floors."""
     results = results_of(CONTROLS_STUDY, setting)
     finding = Finding(sources={"runs": results.source})
     printed = {arm: average_of(arm) for arm in CONTROLS}
-    finding.rows = rows_of(results, "arm", printed, "cis", "Controls, 8 times the paper's mismatch; reference: CIS", NAMES)
+    finding.rows = rows_of(
+        results, "arm", printed, "cis", "Controls, 8 times the paper's mismatch; reference: CIS", NAMES
+    )
     for row, arm in zip(finding.rows, CONTROLS, strict=True):
         acted = [100 * share for share in results.values(share_acted, arm=arm)]
         row["acted on"] = f"{sum(acted) / len(acted):.2f}%"
@@ -77,9 +129,9 @@ def table2(setting: Setting) -> Finding:
     finding.remarks += [
         f"Verdicts. {CRITERION}",
         NO_COUNTERPART,
-        'the caps "mean cap of CIS" and "as often as CIS" are from a pilot of CIS under the same settings on seeds that the study '
-        "does not have: the mean over tokens of the cap that CIS gives them, and the constant that as many of these tokens exceed "
-        "as exceed their own cap (testbed/training/studies/mismatch_controls.toml has the numbers)",
+        'the caps "mean cap of CIS" and "as often as CIS" are from a pilot of CIS under the same settings on seeds that the '
+        "study does not have: the mean over tokens of the cap that CIS gives them, and the constant that as many of these tokens "
+        "exceed as exceed their own cap (testbed/training/studies/mismatch_controls.toml has the numbers)",
         READING,
         FRESH,
         TINY,
@@ -88,7 +140,7 @@ def table2(setting: Setting) -> Finding:
     return finding
 
 
-def share_acted(row: dict) -> float:
+def share_acted(row: Mapping[str, Any]) -> float:
     """Share of tokens that a run's rule acted on, over the whole run.
 
     Examples

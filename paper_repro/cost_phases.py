@@ -11,11 +11,13 @@ import os
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from paper_repro.cis_cost import FILE
 from paper_repro.mismatch_weights import ARMS
 from testbed.core.batch import SegmentedBatch
 from testbed.core.records import RunRecord, provenance, require_writable
@@ -29,13 +31,20 @@ from testbed.training.lab import shape_of
 from testbed.training.small_models import first_weights
 from testbed.training.sources import OnPolicySource
 from testbed.weighting.rules import weigh
+from testbed.weighting.weights import Weights
 
-FILE, REPEATS, RATE = "cost.json", 9, 1e-9
-RESCORED = tuple(arm for arm in ARMS if arm != "No correction")  # the paper scores again for every rule but this
+REPEATS, RATE = 9, 1e-9
 SIZES: dict[str, dict[str, Any]] = {
     "tiny": {"task": "sorting", "task_params": {"digits": 5, "base": 4}},
     "tiny, 4 experts": {"task": "sorting", "task_params": {"digits": 5, "base": 4}, "experts": 4},
-    "wide": {"task": "worked_addition", "task_params": {"digits": 6}, "width": 256, "layers": 4, "heads": 8, "hidden": 1024},
+    "wide": {
+        "task": "worked_addition",
+        "task_params": {"digits": 6},
+        "width": 256,
+        "layers": 4,
+        "heads": 8,
+        "hidden": 1024,
+    },
 }
 SMALL: dict[str, dict[str, Any]] = {
     "tiny": {"task": "sorting", "task_params": {"digits": 2, "base": 2}, "width": 8, "layers": 1, "heads": 2, "hidden": 8,
@@ -67,7 +76,9 @@ class Bench:
         self.policy = engines.trainer(self.model)
         prompts = torch.arange(min(task.n_prompts, 500))
         plain = Engines(GRPOConfig.of({**config.plain(), "noise": ""}), task, SeedTree("cost"))
-        self.timed = OnPolicySource(config, task, plain.sampler(self.model.copy(), 0), prompts, seed)  # as fast as it is
+        self.timed = OnPolicySource(
+            config, task, plain.sampler(self.model.copy(), 0), prompts, seed
+        )  # as fast as it is
         self.batch = self.rescored(
             OnPolicySource(config, task, engines.sampler(self.model.copy(), 0), prompts, seed).next_batch().batch
         )
@@ -89,6 +100,10 @@ class Bench:
     def advantages(self) -> torch.Tensor:
         """Advantages of the batch."""
         return group_advantage(self.batch, self.config.baseline, self.config.scale)  # type: ignore[arg-type]
+
+    def weights(self, rule: str, params: Mapping[str, Any]) -> Weights:
+        """Weights of a rule on the batch."""
+        return weigh(rule, self.batch, self.advantage, **params)
 
     def step(self, rule: str, params: Mapping[str, Any]) -> None:
         """Loss, gradient and optimizer step; the rule's weights are made within the loss."""
@@ -117,8 +132,8 @@ class Bench:
             for name in names[first:] + names[:first]:
                 rule, params = ARMS[name]
                 into = arms.setdefault(name, {})
-                timed(into, "Weights", lambda rule=rule, params=params: weigh(rule, self.batch, self.advantage, **params))
-                timed(into, "Train step", lambda rule=rule, params=params: self.step(rule, params))
+                timed(into, "Weights", partial(self.weights, rule, params))
+                timed(into, "Train step", partial(self.step, rule, params))
         return found
 
 
@@ -128,14 +143,12 @@ def measured(sizes: Mapping[str, Mapping[str, Any]], repeats: int) -> dict[str, 
     for name, settings in sizes.items():
         before, bench = os.getloadavg()[0], Bench(settings)
         times = bench.times(repeats)
-        found.append(
-            {
-                "size": name, "settings": dict(settings), "parameters": bench.parameters,
-                "responses": bench.batch.batch_size, "length": float(bench.batch.lengths.double().mean()),
-                "shared": rounded(times.shared), "arms": {arm: rounded(phases) for arm, phases in times.arms.items()},
-                "load": [round(before, 2), round(os.getloadavg()[0], 2)],
-            }  # fmt: skip
-        )
+        counts: dict[str, Any] = {"parameters": bench.parameters, "responses": bench.batch.batch_size}
+        counts["length"] = float(bench.batch.lengths.double().mean())
+        arms = {arm: rounded(phases) for arm, phases in times.arms.items()}
+        load = [round(before, 2), round(os.getloadavg()[0], 2)]
+        own = {"size": name, "settings": dict(settings), "shared": rounded(times.shared), "arms": arms, "load": load}
+        found.append(own | counts)
     return {"sizes": found, "repeats": repeats, "threads": torch.get_num_threads(), "cores": os.cpu_count()}
 
 

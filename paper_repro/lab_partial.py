@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from paper_repro.comparison import Check
@@ -31,12 +31,12 @@ STUDY = "partial"
 SPIRE, CLIP, NONE, PRODUCT = "spire", "ppo_clip", "none", "sequence_product"
 WHOLE, INNOCENT = "whole", "blind"
 PARTIAL = ("two", "many", "resumed")  # levels with innocent boundaries
-CONTROLS = {
-    "post_hoc": INNOCENT,
-    "overwritten": INNOCENT,
-    "rescored": INNOCENT,
-    "finished_first": WHOLE,
-}  # and their twins
+CONTROLS = {  # and the innocent twin of each, and the rules that can be told: no weight, no difference of what is recorded
+    "post_hoc": (INNOCENT, (PRODUCT, SPIRE, NONE)),
+    "overwritten": (INNOCENT, (PRODUCT, SPIRE)),
+    "rescored": (INNOCENT, (PRODUCT, SPIRE)),
+    "finished_first": (WHOLE, (PRODUCT, SPIRE, NONE)),
+}
 SHOWN = {REPRODUCED: True, NOISE: None, NOT: False}
 
 
@@ -44,21 +44,17 @@ def table(setting: Setting) -> Finding:
     """Arms under every way of sampling, verdicts on the claim, and whether the controls hurt."""
     results = results_of(STUDY, setting, {"rule": (SPIRE, CLIP, NONE, PRODUCT)})
     finding = Finding(sources={"runs": results.source})
-    rules = results.levels("rule")
     for sampling in results.levels("sampling"):
-        finding.rows += [arm(results, sampling, rule) for rule in rules]
+        finding.rows += [arm(results, sampling, rule) for rule in results.levels("rule")]
     finding.claims += [lossless(results, level) for level in PARTIAL] + [ahead(results, level) for level in PARTIAL]
     finding.checks += [
-        control_check(
-            control,
-            twin,
-            rule,
-            results.values("area", sampling=twin, rule=rule),
-            results.values("area", sampling=control, rule=rule),
-        )
-        for control, twin in CONTROLS.items()
-        for rule in (PRODUCT, SPIRE, NONE)
+        hurts(control, twin, rule, *(results.values("area", sampling=one, rule=rule) for one in (twin, control)))
+        for control, (twin, rules) in CONTROLS.items()
+        for rule in rules
     ]
+    finding.checks.append(
+        overstates(*(results.values(overstatement, sampling=one, rule=PRODUCT) for one in ("post_hoc", INNOCENT)))
+    )
     finding.remarks += [
         f"Verdicts. {CRITERION}",
         "whole: synchronous, one segment. same_age: a stream whose responses end under the version that began them, one segment, "
@@ -152,12 +148,12 @@ def judged_ahead(level: str, finals: Sequence[Sequence[float]], areas: Sequence[
     return claim_row(claim, together(*words.values()), found, to_tell)
 
 
-def control_check(control: str, twin: str, rule: str, innocent: Sequence[float], guilty: Sequence[float]) -> Check:
+def hurts(control: str, twin: str, rule: str, innocent: Sequence[float], guilty: Sequence[float]) -> Check:
     """Whether a control hurts: the area of its innocent twin is larger, by seed.
 
     Examples
     --------
-    >>> [control_check("a", "b", "none", [0.8] * 6, [area] * 6).word for area in (0.5, 0.8)]
+    >>> [hurts("a", "b", "none", [0.8] * 6, [area] * 6).word for area in (0.5, 0.8)]
     ['holds', 'does not hold']
     """
     found = compare(innocent, guilty, STUDY, "control", control, rule)
@@ -165,6 +161,27 @@ def control_check(control: str, twin: str, rule: str, innocent: Sequence[float],
         statement=f"{control} hurts, against {twin} (rule {rule}, area under the curve)",
         holds=SHOWN[judged_better(found.difference.interval)],
         found=f"{twin} - {control} {found}, {found.to_tell}",
+    )
+
+
+def overstatement(row: Mapping[str, Any]) -> float:
+    """Mean reward of a run's batches less that of its evaluations: how much better they look than the policy is."""
+    return statistics.fmean(row["curve_reward"]) - row["area"]
+
+
+def overstates(guilty: Sequence[float], innocent: Sequence[float]) -> Check:
+    """Whether batches with post-hoc boundaries look better than those of the innocent twin, each against its policy.
+
+    Examples
+    --------
+    >>> [overstates([over] * 6, [0.0] * 6).word for over in (0.2, 0.0)]
+    ['holds', 'does not hold']
+    """
+    found = compare(guilty, innocent, STUDY, "overstates")
+    return Check(
+        statement=f"batches of post_hoc look better than the policy is, against {INNOCENT} (rule {PRODUCT})",
+        holds=SHOWN[judged_better(found.difference.interval)],
+        found=f"reward of batches - evaluation, post_hoc - {INNOCENT}: {found}",
     )
 
 

@@ -35,6 +35,20 @@ SCALES = ("tiny", "real")
 STUDIES = {
     study.name: study
     for study in (
+        Study(
+            "cis_table1",
+            "reward after training under each correction of a mismatch",
+            "cis_training:table1",
+            ("tiny",),
+            LABORATORY,
+        ),
+        Study(
+            "cis_table2",
+            "controls of CIS: constant caps, a bound from below, floors",
+            "cis_training:table2",
+            ("tiny",),
+            LABORATORY,
+        ),
         Study("cis_table3", "perturbation of a logit: center, spread, q99", "cis_logit_noise:table3"),
         Study(
             "cis_table4",
@@ -47,11 +61,21 @@ STUDIES = {
         Study("cis_table6", "displacement of the log-odds: finite share, spread, quantiles", "cis_displacement:table6"),
         Study("cis_table7", "displacement and log ratio in ranges of confidence", "cis_displacement:table7"),
         Study("cis_table8", "operators of the arms beside this project's rules", "cis_operators:table8"),
-        Study("cis_table12", "puzzle of the row kappa = 0: how far the weights move", "cis_floor:table12"),
+        Study("cis_table10", "training dynamics under each correction", "cis_dynamics:table10", ("tiny",), LABORATORY),
+        Study(
+            "cis_table11", "reward after training by the threshold lambda", "cis_sweeps:table11", ("tiny",), LABORATORY
+        ),
+        Study(
+            "cis_table12",
+            "reward after training by the floor kappa (tiny), and how far its row 0 moves the weights",
+            "cis_floor:table12",
+        ),
+        Study("cis_table14", "seconds of each phase of a training step", "cis_cost:table14", ("tiny",), LABORATORY),
         Study("cis_fig2", "densities of perturbation and displacement", "cis_logit_noise:figure2"),
         Study("cis_fig3", "moments of e^eps and of (1 - p) e^eps", "cis_moments:figure3"),
         Study("cis_fig4", "displacement against 1 - p, with its median", "cis_displacement:figure4"),
         Study("cis_fig5", "bias and variance of the operators", "cis_bias_variance:figure5"),
+        Study("cis_fig6", "reward against threshold and floor", "cis_sweeps:figure6", ("tiny",), LABORATORY),
         Study("cis_fig7", "tail probabilities of perturbation and displacement", "cis_logit_noise:figure7"),
         Study(
             "cis_fig8",
@@ -61,6 +85,14 @@ STUDIES = {
             EXPERTS,
         ),
         Study("cis_fig9", "quantiles and MADs against 1 - p", "cis_displacement:figure9"),
+        Study("cis_fig10", "curves of training under each correction", "cis_dynamics:figure10", ("tiny",), LABORATORY),
+        Study(
+            "cis_fig12",
+            "tokens that each operator acts on, in the course of a run",
+            "cis_tokens:figure12",
+            ("tiny",),
+            LABORATORY,
+        ),
         Study(
             "spire_staleness",
             "reward and collapses of eleven rules, every token so many updates old",

@@ -176,7 +176,7 @@ def interpolated(work: Mapping[Levels, float], timed: Mapping[Levels, Seconds]) 
     Examples
     --------
     >>> a, b, c = ((("rule", name),) for name in "abc")
-    >>> interpolated({a: 1.0, b: 2.0, c: 3.0}, {a: Seconds(1, 1, 1), c: Seconds(5, 4, 6)})[b]
+    >>> interpolated({a: 1.0, b: 2.0, c: 3.0}, {a: Seconds(1.0, 1.0, 1.0), c: Seconds(5.0, 4.0, 6.0)})[b]
     Seconds(guess=3.0, low=2.5, high=3.5)
     """
     if not timed:

@@ -76,7 +76,7 @@ def duration(seconds: float) -> str:
 
     Examples
     --------
-    >>> duration(4.21), duration(75), duration(7000), duration(200_000)
+    >>> duration(4.21), duration(75.0), duration(7e3), duration(2e5)
     ('4.2 s', '1.2 min', '1.9 h', '2.3 days')
     """
     for most, per, unit in ((60, 1, "s"), (3600, 60, "min"), (48 * 3600, 3600, "h")):

@@ -37,7 +37,9 @@ def planted(name, number, *, spread=0.02, collapsed=lambda levels, seed: False, 
         rows.append(
             {
                 **{f"factor_{factor}": level for factor, level in levels.items()}, "seed": seed, "final": value, "area": value,
-                "best": 1.0, "start": 0.5, "collapsed": collapsed(levels, seed), "outcome": "finished", "updates": 100,
+                "best": 1.0, "start": 0.5,
+                "collapsed": collapsed(levels, seed), "outcome": "finished", "updates": 100,
+                "curve_reward": [value, value],
                 "curve_segments": [1.0, 2.0], "curve_staleness": [0.0, 4.0], **(shape(levels, seed) if shape else {}),
             }
         )  # fmt: skip

@@ -77,7 +77,10 @@ def stale(spire, clipped, spread=0.02):
         late = int(levels["staleness"]) >= 4
         return spire if late and levels["rule"] == "spire" else clipped if late and levels["rule"] in CLIPPED else 0.9
 
-    return planted("staleness", number, spread=spread, collapsed=lambda levels, seed: number(levels, seed) < 0.3)
+    few = {"rule": ("none", "spire", *CLIPPED), "staleness": ("0", "4")}
+    return planted(
+        "staleness", number, spread=spread, collapsed=lambda levels, seed: number(levels, seed) < 0.3, keep=few
+    )
 
 
 @pytest.mark.parametrize(
@@ -101,6 +104,7 @@ def test_a_level_survived_counts_only_if_all_below_it_are(monkeypatch):
     results = planted(
         "staleness", lambda levels, seed: rewards.get(levels["rule"], {}).get(levels["staleness"], 0.9),
         shape=lambda levels, seed: {"collapsed": levels["rule"] == "cispo" and levels["staleness"] == "2"},
+        keep={"rule": (*rewards, "cispo", "spire", *CLIPPED)},
     )  # fmt: skip
     rows = found(lab_staleness, results, monkeypatch).rows
     table = {
@@ -123,7 +127,11 @@ def test_partial_rollouts(monkeypatch):
                 return {"spire": spire_many, "ppo_clip": clip}.get(levels["rule"], 0.9)
             return 0.9
 
-        return planted("partial", number)
+        def shape(levels, seed):
+            over = 0.1 if levels["sampling"] == "post_hoc" and guilty < 0.9 else 0.0
+            return {"curve_reward": [number(levels, seed) + over] * 3}
+
+        return planted("partial", number, shape=shape, keep={"rule": ("none", "spire", "ppo_clip", "sequence_product")})
 
     finding = found(lab_partial, results(0.9, 0.7, 0.5), monkeypatch)
     assert set(verdicts(finding).values()) == {REPRODUCED}
@@ -152,7 +160,7 @@ def replayed(best, height=0.9, others=0.5):
             "evaluations": [0.5] + [reward] * 40, "curve_engine_seconds": [COST[share]] * 15, "curve_trainer_seconds": [0.1] * 15,
         }  # fmt: skip
 
-    return planted("replay", lambda levels, seed: others, shape=shape)
+    return planted("replay", lambda levels, seed: others, shape=shape, keep={"rule": ("spire",)})
 
 
 @pytest.mark.parametrize(

@@ -310,4 +310,4 @@ def test_the_table_leaves_something_to_learn(tmp_path, name, experts):
         got = warm_start_result(
             task, config, chosen.recipe, seed, until=chosen.until, every=chosen.every, cache=tmp_path
         )
-        assert chosen.until <= got.reward <= chosen.until + 0.1 and got.steps < chosen.recipe.steps
+        assert chosen.until <= got.reward <= chosen.until + 0.15 and got.steps < chosen.recipe.steps

@@ -106,10 +106,8 @@ def membership_walk(tree: DraftTree, log_probs: Float[Tensor, "b N V"], draws: D
     ([[1, 0]], [1])
     """
     batch = len(draws.rows)
-    row, at = (
-        torch.arange(batch, device=log_probs.device),
-        torch.zeros(batch, dtype=torch.int64, device=log_probs.device),
-    )
+    row = torch.arange(batch, device=log_probs.device)
+    at = torch.zeros_like(row)
     live, accepted = torch.ones_like(at, dtype=torch.bool), torch.zeros_like(at)
     tokens, path = [], []
     for level in range(tree.levels + 1):

@@ -73,16 +73,6 @@ def test_every_verifier_gives_the_policys_law(verifier):
     assert total_variation(law, target_law(env, policy, 1)) <= EXACT
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(600)
-@pytest.mark.parametrize("verifier", [name for name in VERIFIERS if name != "membership"])
-def test_every_verifier_gives_the_policys_law_in_a_larger_world(verifier):
-    env, policy = Letters(2, 4, eos=1), tiny(2)
-    fan_out, nodes = ((1, 1, 1), 3) if VERIFIERS[verifier].drafts == "chain" else ((2, 1), 3)
-    law = engine_law(env, policy, 1, drafter=heads(2, fan_out), nodes=nodes, verifier=verifier)
-    assert total_variation(law, target_law(env, policy, 1)) <= EXACT
-
-
 # ------------------------------------------------------------------------------------------------ two responses
 @pytest.mark.parametrize(
     "drafter", [heads(2, (2, 1)), lambda: Coupled(2), learning(2)], ids=["heads", "coupled", "learning"]

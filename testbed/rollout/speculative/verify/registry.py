@@ -56,32 +56,32 @@ _ENTRIES = (
     ),
     VerifierEntry(
         name="point_mass", drafts="any", exact=EXACT, accepted="as membership",
-        source="EAGLE-2 (arXiv 2406.16858)", theorems=("V4",), home="point_mass",
+        source="EAGLE-2 (arXiv 2406.16858)", theorems=("V3", "V4"), home="point_mass",
     ),
     VerifierEntry(
         name="token_rejection", drafts="chain", exact=EXACT, accepted="sum over prefixes of prod min(p_i, q_i)",
-        source="arXiv 2211.17192, arXiv 2302.01318", theorems=("V1", "V4"), home="token_rejection",
+        source="arXiv 2211.17192, arXiv 2302.01318", theorems=("V1", "V3", "V4"), home="token_rejection",
     ),
     VerifierEntry(
         name="block", drafts="chain", exact=EXACT, accepted="sum over prefixes of m_i = min(m_{i-1} p_i, q_1 ... q_i)",
-        source="arXiv 2403.10444", theorems=("V4",), home="block",
+        source="arXiv 2403.10444", theorems=("V3", "V4"), home="block",
     ),
     VerifierEntry(
         name="specinfer", drafts="independent", exact=EXACT, accepted="recursion over rounds and depths (`expected`)",
-        source="SpecInfer (arXiv 2305.09781)", theorems=("V4",), home="specinfer",
+        source="SpecInfer (arXiv 2305.09781)", theorems=("V3", "V4"), home="specinfer",
     ),
     VerifierEntry(
         name="sequoia", drafts="distinct", exact=EXACT, accepted="recursion over rounds and depths (`expected`)",
-        source="Sequoia (arXiv 2402.12374)", theorems=("V4",), home="sequoia",
+        source="Sequoia (arXiv 2402.12374)", theorems=("V3", "V4"), home="sequoia",
     ),
     VerifierEntry(
         name="traversal", drafts="independent", exact=EXACT, accepted="recursion over nodes and depths (`expected`)",
-        source="arXiv 2505.12398; the updates are our own completion", theorems=("V4",), home="traversal",
+        source="arXiv 2505.12398; the updates are our own completion", theorems=("V3", "V4"), home="traversal",
     ),
     VerifierEntry(
         name="traversal_without_replacement", drafts="distinct", exact=EXACT,
         accepted="recursion over nodes and depths (`expected`)",
-        source="arXiv 2505.12398; the updates are our own completion", theorems=("V4",), home="traversal",
+        source="arXiv 2505.12398; the updates are our own completion", theorems=("V3", "V4"), home="traversal",
     ),
 )  # fmt: skip
 

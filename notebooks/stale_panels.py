@@ -1,0 +1,157 @@
+"""Figures of the notebook on stale training, which draw the numbers they are given."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from checked_panels import Picture, picture
+from matplotlib import colormaps
+from stale_runs import SEEDS, Race
+from watched_clock import Timeline, step_lengths
+
+from figures.style import COLORS, drawing, rule_line
+from testbed.stats.runs import estimate
+
+BLUE, ORANGE, GREEN, GREY = COLORS[3], COLORS[4], COLORS[5], "#888888"
+LOOKS = {  # arms that are no rules
+    "synchronous": {"color": GREY, "linewidth": 3.5, "alpha": 0.55},
+    "replay": {"color": ORANGE, "linestyle": "--"},
+    "replay_success": {"color": GREEN},
+}
+
+
+def look(name: str) -> dict[str, Any]:
+    """How an arm is drawn, everywhere the same."""
+    return LOOKS[name] if name in LOOKS else rule_line(name).keywords()
+
+
+def timeline(found: Timeline, title: str) -> Picture:
+    """Draw responses as rows of tokens, colored by the version of the weights that drew each, over engine and trainer."""
+    lengths, system = step_lengths(found), found.system
+    colors = colormaps["viridis"](np.linspace(0, 1, len(found.taken)))
+    shown = [(time, i, t) for time, i, t in found.stamps if (i, t) in found.version]
+    span = {i: (min(s[0] for s in shown if s[1] == i), max(s[0] for s in shown if s[1] == i)) for _, i, _ in shown}
+    lanes: list[float] = []
+    lane: dict[int, int] = {}
+    for i in sorted(span, key=lambda i: span[i][0]):  # each response in the first row that is free
+        free = next((k for k, end in enumerate(lanes) if end < span[i][0] - 1e-9), len(lanes))
+        lanes[free : free + 1] = [span[i][1]]
+        lane[i] = free
+    with drawing("page", 1.7 + 0.16 * len(lanes)) as (figure, ax):
+        for i, (begin, end) in span.items():
+            ax.plot([begin, end], [lane[i] + 2.5] * 2, color=GREY, linewidth=0.6, zorder=1)  # paused in between
+        for time, i, t in shown:
+            ax.broken_barh([(time - lengths[time], lengths[time])], (lane[i] + 2.12, 0.76),
+                           facecolor=colors[found.version[i, t]], edgecolor="white", linewidth=0.4)  # fmt: skip
+        steps = [(time - length, length) for time, length in lengths.items() if time - length < found.over]
+        ax.broken_barh(steps, (1.1, 0.8), facecolor=GREY)
+        for number, delivery in enumerate(found.taken[:-1]):
+            begin, update = delivery.time, system.update_seconds
+            ax.broken_barh(
+                [(begin, update)], (0.1, 0.8), facecolor=colors[number + 1], edgecolor="white", linewidth=0.4
+            )
+            ax.broken_barh([(begin + update, system.push_seconds)], (0.1, 0.8), facecolor="black")
+            ax.axvline(begin + update + system.push_seconds, color="black", linewidth=0.5, linestyle=":", zorder=0)
+        ax.set_yticks([0.5, 1.5, 2.5 + (len(lanes) - 1) / 2], ["trainer", "engine", "responses\nunder way"])
+        ax.set(xlim=(0, found.over), ylim=(0, len(lanes) + 2.1), xlabel="simulated seconds", title=title)
+        ax.grid(False)
+        scale = figure.colorbar(_scale(len(found.taken)), ax=ax, pad=0.01, ticks=range(len(found.taken)))
+        scale.set_label("version of the weights")
+        return picture(figure)
+
+
+def _scale(count: int) -> Any:
+    from matplotlib.cm import ScalarMappable
+    from matplotlib.colors import BoundaryNorm
+
+    return ScalarMappable(BoundaryNorm(np.arange(count + 1) - 0.5, 256), colormaps["viridis"])
+
+
+def race(found: Race, names: Sequence[str], over: bool) -> Picture:
+    """Draw the rewards of the arms so far, every seed thin, the interquartile mean heavy; beside them the largest ratio.
+
+    When it is over, the band is the 95% interval at each evaluation, and the legend says the final rewards.
+    """
+    with drawing("page", 2.9, ncols=2, width_ratios=(3, 2)) as (figure, (ax, gap)):
+        for name in names:
+            style, rewards = look(name), found.rewards(name)
+            for run in found.runs.get(name, []):
+                ax.plot(*zip(*run.run.evaluations, strict=True), color=style["color"], linewidth=0.4, alpha=0.5)
+            label, full = name, max(map(len, rewards.values()), default=0)
+            places = [done for done, values in rewards.items() if len(values) == full]
+            each = [estimate([rewards[done]], seeds=SEEDS[name][done], resamples=1000) for done in places]
+            if over:
+                low, high = ([getattr(e.interval, end) for e in each] for end in ("low", "high"))
+                ax.fill_between(places, low, high, color=style["color"], alpha=0.15, linewidth=0)
+                label = f"{name}: {found.judged(name)}"
+            ax.plot(places, [e.value for e in each], label=label, **style)
+            gap.plot(found.curve(name, "max_log_k"), **style)
+        ax.set(xlim=(0, found.updates), ylim=(0, 1), xlabel="updates", ylabel="reward of the trainer's policy")
+        gap.set(xlim=(0, found.updates), ylim=(0, None), xlabel="updates", ylabel="largest |log k| of a token")
+        figure.legend(*ax.get_legend_handles_labels(), loc="outside lower center", ncols=3)
+        return picture(figure)
+
+
+def push(found: Race, shares: Mapping[str, tuple[Sequence[float], Sequence[float]]], titles: Sequence[str]) -> Picture:
+    """Draw effective shares of the tokens, raw and applied, and where the push goes, means over seeds and five updates."""
+    with drawing("page", 2.7, ncols=3) as (figure, axes):
+        for name, parts in shares.items():
+            style = look(name)
+            axes[0].plot(*_smooth(found.curve(name, "ess_raw")), **(style | {"linestyle": ":", "linewidth": 1.0}))
+            axes[0].plot(*_smooth(found.curve(name, "ess_applied")), label=name, **style)
+            for ax, values in zip(axes[1:], parts, strict=True):
+                ax.plot(*_smooth(values), **style)
+        axes[0].set(ylim=(0, 1.03), ylabel="effective share of the tokens")
+        axes[1].set(ylim=(0, None), ylabel="share of the push")
+        axes[2].set(ylim=(0, None))
+        for ax, title in zip(axes, titles, strict=True):
+            ax.set(xlabel="updates", title=title)
+        figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=5)
+        return picture(figure)
+
+
+def _smooth(values: Sequence[float], width: int = 5) -> tuple[list[float], list[float]]:
+    parts = [values[start : start + width] for start in range(0, len(values), width)]
+    middle = [start + (len(part) - 1) / 2 for start, part in zip(range(0, len(values), width), parts, strict=True)]
+    return middle, [sum(part) / len(part) for part in parts]
+
+
+def moment(rows: Mapping[str, tuple[float, float, float, float]], titles: Sequence[str]) -> Picture:
+    """Draw how much of the gradient each estimator's mean has along it and across it, measured and exact; then bias and noise.
+
+    Parameters
+    ----------
+    rows : rule -> bias, noise of a batch, and the measured distances from the exact mean and from the gradient
+    """
+    with drawing("page", 2.7, ncols=2) as (figure, axes):
+        at = np.arange(len(rows))
+        bias, noise, off_mean, off_gradient = (np.array(column) for column in zip(*rows.values(), strict=True))
+        colors = [look(name)["color"] for name in rows]
+        axes[0].bar(at, np.maximum(bias, 1e-5), 0.6, color=colors, alpha=0.6)
+        axes[0].plot(at, off_gradient, "o", color="black", label="measured, from the gradient")
+        axes[0].plot(at, off_mean, "x", color="black", label="measured, from the exact mean")
+        axes[0].set(yscale="log", ylim=(1e-4, None), ylabel="distance / length of the gradient", title=titles[0])
+        axes[0].legend(loc="upper right")
+        axes[1].plot([1e-9, 10], [1e-9, 10], color=GREY, linewidth=0.8, linestyle=":")
+        for name, x, y, color in zip(rows, bias, noise, colors, strict=True):
+            axes[1].plot([max(x, 1e-3)], [y], "o", color=color, markersize=6)
+            axes[1].annotate(name, (max(x, 1e-3), y), xytext=(4, 3), textcoords="offset points", fontsize=6)
+        axes[1].set(xscale="log", xlim=(7e-4, 10), xlabel="bias", ylabel="noise of a batch", title=titles[1])
+        axes[0].set_xticks(at, list(rows), rotation=30, ha="right")
+        return picture(figure)
+
+
+def replayed(ps: Sequence[float], kept: Sequence[float], at: tuple[float, float], share: float, title: str) -> Picture:
+    """Draw the mean advantage of a stored success against the success rate of its prompt, and of a batch with such a share."""
+    with drawing("page", 2.5) as (figure, ax):
+        ax.plot(ps, kept, color=GREEN, label="a stored success")
+        ax.plot(ps, [share * value for value in kept], color=BLUE, linestyle="--", label="the whole batch")
+        ax.axhline(0, color=GREY, linewidth=3, alpha=0.5, label="fresh responses")
+        ax.plot(*at, "o", color=GREEN, markersize=7)
+        ax.set(
+            xlim=(0, 1), xlabel="success rate of the prompt, when it was stored", ylabel="mean advantage", title=title
+        )
+        ax.legend(loc="upper right")
+        return picture(figure)
