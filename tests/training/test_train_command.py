@@ -259,4 +259,4 @@ def test_a_long_wait_is_told_anyway(capsys, monkeypatch):
 
 
 def test_bundled_studies_are_found_by_name():
-    assert load_config(config_path("smallest_staleness")).task == "modular_sum"
+    assert load_config(config_path("smallest_staleness")).task == "parity"
