@@ -7,7 +7,7 @@ from typing import Any
 
 from figures.style import COLORS, drawing, save
 
-RECORDS = ()
+RECORDS: tuple[str, ...] = ()
 REPRODUCED, SCALES = "spire_interaction", ("tiny",)
 PANELS = {"raw": "effect on final reward", "size": "effect in standard deviations between seeds"}
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from figures.style import drawing, rule_line, save
 
-RECORDS = ()
+RECORDS: tuple[str, ...] = ()
 REPRODUCED, SCALES = "spire_partial", ("tiny",)
 COLUMNS, GREY, WHOLE = 5, "#8a8a8a", "whole"
 
@@ -20,18 +20,10 @@ def draw(records: list[Any], out: Path, name: str = "spire_partial") -> list[Pat
     rules = list(next(iter(samplings.values()))["rules"])
     rows = math.ceil(len(samplings) / COLUMNS)
     places = list(range(len(rules)))[::-1]
-    with drawing(
-        "page",
-        0.17 * len(rules) * rows + 0.55 * rows + 0.6,
-        nrows=rows,
-        ncols=COLUMNS,
-        sharex=True,
-        sharey=True,
-        squeeze=False,
-    ) as (
-        figure,
-        panels,
-    ):
+    least = min(rule["low"] for found in samplings.values() for rule in found["rules"].values())
+    height = (0.17 * len(rules) + 0.55) * rows + 0.6
+    layout = {"nrows": rows, "ncols": COLUMNS, "sharex": True, "sharey": True, "squeeze": False}
+    with drawing("page", height, **layout) as (figure, panels):
         for axes, (sampling, found) in zip(panels.flat, samplings.items(), strict=False):
             for place, rule in zip(places, rules, strict=True):
                 own, base = found["rules"][rule], samplings[WHOLE]["rules"][rule]
@@ -40,15 +32,14 @@ def draw(records: list[Any], out: Path, name: str = "spire_partial") -> list[Pat
                     axes.plot([base["reward"]], [place], "o", ms=5, mfc="none", mec=GREY, mew=0.9)
                 axes.plot([own["low"], own["high"]], [place, place], color=color, lw=1.4, solid_capstyle="butt")
                 axes.plot([own["reward"]], [place], "o", ms=3.2, color=color)
-            guilty = " (control)" if sampling in drawn["controls"] else ""
+            kind = "innocent: " if sampling == drawn["innocent"] else ""
+            kind = "control: " if sampling in drawn["controls"] else kind
             shape = f"{found['segments']:.1f} segments, age {found['staleness']:.1f}"
-            axes.set_title(f"{sampling}{guilty}\n{shape}", loc="left", fontsize=7)
-            axes.set(xlim=(0, 1.03), ylim=(-0.6, len(rules) - 0.4), yticks=places)
+            axes.set_title(f"{kind}{sampling}\n{shape}", loc="left", fontsize=7)
+            axes.set(xlim=(max(0.0, least - 0.05), 1.03), ylim=(-0.6, len(rules) - 0.4), yticks=places)
             axes.set_yticklabels(rules)
         for axes in list(panels.flat)[len(samplings) :]:
             axes.set_axis_off()
-        figure.supxlabel(
-            f"final reward, 95 % interval of {drawn['seeds']} seeds; rings: the same rule on whole responses",
-            fontsize=7.5,
-        )
+        words = f"final reward, 95 % interval of {drawn['seeds']} seeds; rings: the same rule on whole responses"
+        figure.supxlabel(words, fontsize=7.5)
         return save(figure, name, records[0]["result"], out)

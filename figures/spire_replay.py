@@ -7,7 +7,7 @@ from typing import Any
 
 from figures.style import COLORS, drawing, save
 
-RECORDS = ()
+RECORDS: tuple[str, ...] = ()
 REPRODUCED, SCALES = "spire_replay", ("tiny",)
 LOOK = {"uniform": (COLORS[3], "-", "o"), "success": (COLORS[4], "--", "s")}
 WORDS = {"uniform": "uniform replay", "success": "replay of successes"}
@@ -34,27 +34,13 @@ def draw(records: list[Any], out: Path, name: str = "spire_replay") -> list[Path
                     marker,
                     WORDS[kind],
                 )
-            for point in found["uniform"]:
-                place = (point["compute"], point["reward"])
-                left.annotate(
-                    f"{point['share']:g}",
-                    place,
-                    (4, -9),
-                    textcoords="offset points",
-                    fontsize=6.5,
-                    color=LOOK["uniform"][0],
-                )
-            for point in found["success"][1:]:
-                place = (point["compute"], point["reward"])
-                left.annotate(
-                    f"{point['share']:g}",
-                    place,
-                    (4, 4),
-                    textcoords="offset points",
-                    fontsize=6.5,
-                    color=LOOK["success"][0],
-                )
-            right.axvspan(found["predicted_low"], found["predicted_high"], color="#dddddd", lw=0, zorder=0)
+            _numbers(left, found["uniform"], (4, -9), "left", LOOK["uniform"][0])
+            _numbers(left, found["success"][1:], (-4, 4), "right", LOOK["success"][0])
+            nearest = min(found["uniform"], key=lambda point: abs(point["share"] - found["predicted"]))
+            ring = {"marker": "o", "ms": 9, "mfc": "none", "mec": "black", "mew": 1.2, "linestyle": "none", "zorder": 4}
+            left.plot([nearest["compute"]], [nearest["reward"]], label="nearest to the predicted share", **ring)
+            ends = (found["predicted_low"], found["predicted_high"])
+            right.axvspan(*ends, color="#dddddd", lw=0, zorder=0, label="95 % interval of that share")
             right.axvline(found["predicted"], color="black", lw=1, zorder=1)
             near = "right" if found["predicted"] > 0.5 else "left"
             shift = -3 if near == "right" else 3
@@ -66,7 +52,10 @@ def draw(records: list[Any], out: Path, name: str = "spire_replay") -> list[Path
             left.set_title(f"equal updates ({found['updates']}); numbers are shares", loc="left")
             right.set_title(f"equal compute ({found['budget']:.0f} simulated seconds)", loc="left")
             right.set(xlabel="share of replay", xlim=(-0.03, 0.97))
-        figure.legend(*panels[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=2)
+            left.margins(x=0.09)
+        shown = dict(zip(*panels[0, 0].get_legend_handles_labels()[::-1], strict=True))
+        shown |= {k: v for v, k in zip(*panels[0, 1].get_legend_handles_labels(), strict=True) if k not in shown}
+        figure.legend(list(shown.values()), list(shown), loc="outside lower center", ncols=4, columnspacing=1.2)
         return save(figure, name, records[0]["result"], out)
 
 
@@ -90,3 +79,12 @@ def _whiskers(
         elinewidth=0.9,
         label=label,
     )
+
+
+def _numbers(axes: Any, points: list[Any], shift: tuple[int, int], side: str, color: str) -> None:
+    """Write each point's share beside it."""
+    for point in points:
+        place = (point["compute"], point["reward"])
+        axes.annotate(
+            f"{point['share']:g}", place, shift, textcoords="offset points", ha=side, fontsize=6.5, color=color
+        )

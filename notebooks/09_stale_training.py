@@ -130,34 +130,32 @@ prediction = None  # final reward, eight updates late, without a weight
 # %%
 LATE = {"system": "steps_off", "system_params": {"ahead": AGE}}
 race, arms = lab.Race(), {"synchronous": {"rule": "none", "system": "synchronous"}, "none": {"rule": "none", **LATE}}
-live = Live(lambda: panels.race(race, list(arms), over=False))
-race.run(arms, SEEDS, live)
-live.draw = lambda: panels.race(race, list(arms), over=True)
-in_time_or_late = live.last()
+
+
+def train(some, seeds, shown, keep=()):
+    """Train arms with the same seeds and draw as they go; the intervals come when it is over."""
+    live = Live(lambda: panels.race(race, shown, over=False))
+    race.run(some, seeds, live, keep)
+    live.draw = lambda: panels.race(race, shown, over=True)
+    return live.last()
+
+
+in_time_or_late = train(arms, SEEDS, list(arms))
 
 # %%
-reveal(
-    prediction,
-    race.judged("none").value,
-    "The same number of responses, the same rule. It learns at first, and then loses what it has learned.",
-    0.05,
-)
+because = "As many responses, the same rule. It learns at first, and then loses what it has learned."
+reveal(prediction, race.judged("none").value, because, 0.05)
 
 # %%
-for name in arms:
-    for found in race.runs[name]:  # the whole log, found again from the batches
-        assert all(
-            np.allclose(found.run.curve[what], x, rtol=1e-3, atol=1e-4) for what, x in by_hand.log_of(found).items()
-        )
-ends = {name: [by_hand.final(found.run.evaluations) for found in race.runs[name]] for name in arms}
-assert says(in_time_or_late.words, [by_hand.interval(x, lab.SEEDS[name]["final"]) for name, x in ends.items()])
-assert fast() or race.judged("none").interval.high < race.judged("synchronous").interval.low
+assert all(by_hand.same_log(found) for name in arms for found in race.runs[name])  # the whole log, from the batches
+finals = {name: by_hand.interval(by_hand.finals(race.runs[name]), lab.SEEDS[name]["final"]) for name in arms}
+assert says(in_time_or_late.words, list(finals.values())) and (fast() or finals["none"][2] < finals["synchronous"][1])
 
 # %% [markdown]
 # ## The rules
 #
 # The same age, four weights. `topr` is an intervention: it leaves `none` as it is on everything that is reinforced, and takes
-# weight only from what is pushed *down* and has become rare meanwhile.
+# weight only from what is pushed *down* and has become rarer meanwhile.
 #
 # **Your prediction.** *Which share of what lateness cost does that alone give back?*
 
@@ -166,46 +164,29 @@ prediction = None  # (topr - none) / (synchronous - none), of the final rewards
 
 # %%
 rules = {rule: {"rule": rule, **LATE} for rule in ("exact", "ppo_clip", "spire", "topr")}
+MOMENT = (6, 6 + AGE) if fast() else (24, 24 + AGE)  # of these two versions the weights are kept, for later
 arms |= rules
-live = Live(lambda: panels.race(race, list(arms), over=False))
-keep = (AGE, UPDATES + AGE) if fast() else (24, 24 + AGE)  # moments to be looked at below
-race.run(rules, SEEDS, live, keep)
-live.draw = lambda: panels.race(race, list(arms), over=True)
-everybody = live.last()
+everybody = train(rules, SEEDS, list(arms), MOMENT)
 
 # %%
-judged = {name: race.judged(name) for name in arms}
-cost = judged["synchronous"].value - judged["none"].value
-reveal(
-    prediction,
-    (judged["topr"].value - judged["none"].value) / cost if cost else 0.0,
-    "Most of the harm came from pushing down what the policy no longer says.",
-    0.1,
-)
-standing = [[name, race.best(name), judged[name], race.gain(name, "none")] for name in arms]
+ends = {name: race.judged(name) for name in arms}
+back = (ends["topr"].value - ends["none"].value) / (ends["synchronous"].value - ends["none"].value)
+reveal(prediction, back, "Most of the harm came from pushing down what the policy no longer says.", 0.1)
+standing = [[name, race.best(name), ends[name], race.gain(name, "none")] for name in arms]
 table(["arm", "best evaluation", "final reward [interval]", "more than `none`, seed by seed [interval]"], standing)
-one_side = 2 * 0.5**SEEDS
+miss = 2 * 0.5**SEEDS
 say(
-    f"{SEEDS} seeds: an interval between the extremes misses the median of all runs with probability {one_side:.4f} at least."
+    f"{SEEDS} seeds: an interval within their extremes misses the median of all runs with probability {miss:.4f} or more."
 )
 
 # %%
-for rule in rules:
-    for found in race.runs[rule]:
-        assert all(
-            np.allclose(found.run.curve[what], x, rtol=1e-3, atol=1e-4) for what, x in by_hand.log_of(found).items()
-        )
-ends |= {name: [by_hand.final(found.run.evaluations) for found in race.runs[name]] for name in rules}
-expected = []
-for name, x in ends.items():
-    apart = [mine - other for mine, other in zip(x, ends["none"], strict=True)]
-    best = by_hand.middle_mean([max(reward for _, reward in found.run.evaluations) for found in race.runs[name]])
-    expected.append(
-        [best, by_hand.interval(x, lab.SEEDS[name]["final"]), by_hand.interval(apart, lab.SEEDS[name]["none"])]
-    )
-assert says([row[1:] for row in standing], expected) and abs(one_side - by_hand.all_on_one_side(SEEDS)) < 1e-12
-assert says(everybody.words, [row[1] for row in expected])
-assert fast() or min(race.gain("topr", "none").interval.low, race.gain("ppo_clip", "none").interval.low) > 0
+assert all(by_hand.same_log(found) for name in rules for found in race.runs[name])
+hand = {name: by_hand.standing(race.runs[name], race.runs["none"], lab.SEEDS[name], "none") for name in arms}
+value = {name: found[1][0] for name, found in hand.items()}
+assert says([row[1:] for row in standing], list(hand.values())) and says(everybody.words, [x[1] for x in hand.values()])
+assert abs(back - (value["topr"] - value["none"]) / (value["synchronous"] - value["none"])) < 1e-9
+assert abs(miss - by_hand.all_on_one_side(SEEDS)) < 1e-12
+assert fast() or min(hand["topr"][2][1], hand["ppo_clip"][2][1]) > 0
 
 # %% [markdown]
 # ## Where the push goes
@@ -219,21 +200,15 @@ TITLES = ["weights", "left behind, pushed down", "now likelier"]
 late = [name for name in arms if name != "synchronous"]
 where = {name: [race.push(name, kind) for kind in (lab.left_behind, lab.now_likelier)] for name in late}
 show(panels.push(race, where, TITLES))
-log = [
-    [name, f"{race.acted(name, AGE):.0%}", *[f"{np.mean(race.curve(name, what)):.3f}" for what in ("ess_raw", "ess_applied")],
-     *[f"{np.mean(share):.1%}" for share in where[name]]]
-    for name in late
-]  # fmt: skip
+mean = {name: [np.mean(race.curve(name, what)) for what in ("ess_raw", "ess_applied")] for name in late}
+log = []
+for name in late:
+    shares = [f"{np.mean(share):.1%}" for share in where[name]]
+    log.append([name, f"{race.acted(name, AGE):.0%}", *[f"{x:.3f}" for x in mean[name]], *shares])
 table(["rule", "tokens acted on", "effective share, raw", "as applied", "push on left behind", "on now likelier"], log)
 
 # %%
-expected = []
-for name in late:
-    logs = [by_hand.log_of(found) for found in race.runs[name]]
-    ess = [np.mean([log_[what] for log_ in logs]) for what in ("ess_raw", "ess_applied")]
-    pushed = np.mean([by_hand.push_shares(found) for found in race.runs[name]], axis=0)
-    expected.append([np.mean([by_hand.acted(found, AGE) for found in race.runs[name]]), ess, pushed])
-assert says([row[1:] for row in log], expected)
+assert says([row[1:] for row in log], [by_hand.pushing(race.runs[name], AGE) for name in late])
 assert fast() or np.mean(where["none"][0]) > 3 * max(np.mean(where[rule][0]) for rule in rules)
 
 # %% [markdown]
@@ -257,21 +232,18 @@ assert fast() or np.mean(where["none"][0]) > 3 * max(np.mean(where[rule][0]) for
 prediction = None  # |mean update of `exact` - gradient| / |gradient|
 
 # %%
-frozen, RULES = race.runs["exact"][0], ("none", "exact", "prefix", "sequence_product", "spire", "ppo_clip", "topr")
-solved = {x: by_hand.right_share(frozen.policy(keep[0]), task, torch.tensor([x])) for x in frozen.run.prompts.tolist()}
+frozen, (then, now) = race.runs["exact"][0], MOMENT
+RULES = ("none", "exact", "sequence_product", "topr")
+RULES = RULES if fast() else ("none", "exact", "prefix", "sequence_product", "spire", "ppo_clip", "topr")
+solved = {x: by_hand.right_share(frozen.policy(then), task, torch.tensor([x])) for x in frozen.run.prompts.tolist()}
 problem = min(solved, key=lambda x: abs(solved[x] - 0.5))
-moment = lab.moment(frozen, now=keep[1], then=keep[0], group=problem, least=1e-9 if fast() else 0.0)
-DRAWN, BATCH, unit = 4096, frozen.run.config.batch, float(moment.gradient.norm())
-exact, measured = moment.exact(RULES), moment.measured(RULES, DRAWN)
-rows = {}
-for rule, (mean, variance) in exact.items():
-    bias, noise = float((mean - moment.gradient).norm()), max(variance, 0.0) ** 0.5
-    off = float((measured[rule] - mean).norm()), float((measured[rule] - moment.gradient).norm())
-    rows[rule] = [x / unit for x in (bias, noise / BATCH**0.5, noise / DRAWN**0.5, *off)]
+moment = lab.moment(frozen, now, then, group=problem, least=1e-7 if fast() else 0.0)
+DRAWN, BATCH = 512 if fast() else 4096, frozen.run.config.batch
+rows, measured = moment.rows(RULES, BATCH, DRAWN)
 reveal(
-    prediction, rows["exact"][0], "Three tokens, and a prefix that rarely changes: there is little to correct.", 0.01
+    prediction, rows["exact"][0], "Three tokens, and a beginning that rarely changes: little is left to correct.", 0.01
 )
-show(panels.moment(rows, [f"{len(moment.probs):,} responses, {DRAWN:,} drawn", f"{BATCH} responses"]))
+show(panels.moment(rows, [f"{len(moment.probs):,} responses, {DRAWN:,} drawn", f"noise of {BATCH} responses"]))
 HEAD = [
     "rule",
     "bias",
@@ -283,19 +255,15 @@ HEAD = [
 table(HEAD, shown := [[rule, *[f"{x:.3f}" for x in row]] for rule, row in rows.items()])
 
 # %%
-expected, probs = [], moment.probs.numpy()[:, None]
-on_policy = moment.batch.logp_target.sum(1).exp().numpy()[:, None] * moment.batch.reward.numpy()[:, None]
-gradient = by_hand.mean_update(moment, on_policy * moment.batch.mask.numpy())
-assert (gradient - moment.gradient).norm() < (1e-5 if fast() else 1e-12) * unit
-for rule in RULES:
-    push = by_hand.pushes(moment, rule)
-    mean = by_hand.mean_update(moment, probs * push)
-    noise = (by_hand.second_moment(moment, push) - float(mean.square().sum())) ** 0.5 / unit
-    off = [float((measured[rule] - x).norm()) / unit for x in (mean, gradient)]
-    expected.append([float((mean - gradient).norm()) / unit, noise / BATCH**0.5, noise / DRAWN**0.5, *off])
-    assert off[0] < 4 * expected[-1][2]  # the trainer's loss estimates what it should
-assert says([row[1:] for row in shown], expected)
-assert rows["sequence_product"][0] < (1e-5 if fast() else 1e-10) < rows["exact"][0] < rows["none"][0]
+TIGHT = 1e-3 if fast() else 1e-10
+gradient = by_hand.on_policy(moment)
+hand = {rule: by_hand.estimator(moment, rule, gradient, measured[rule], BATCH, DRAWN) for rule in RULES}
+assert says([row[1:] for row in shown], list(hand.values())) and abs(rows["exact"][0] - hand["exact"][0]) < TIGHT
+assert (gradient - moment.gradient).norm() < TIGHT * gradient.norm()
+assert rows["sequence_product"][0] < TIGHT and rows["exact"][0] < rows["none"][0]
+assert all(
+    found < 4 * scatter for _, _, scatter, found, _ in hand.values()
+)  # the trainer's loss estimates what it should
 
 # %% [markdown]
 # The product is unbiased to rounding (theorem S2), the token ratio is not (S5), and here that hardly matters: the noise of a batch
@@ -351,27 +319,23 @@ for at in settings(successes):
 
 # %%
 replays = {name: {"rule": "none", "system": name} for name in ("replay", "replay_success")}
-live = Live(lambda: panels.race(race, ["synchronous", *replays], over=False))
-race.run(replays, FEWER_SEEDS, live)
-live.draw = lambda: panels.race(race, ["synchronous", *replays], over=True)
-again = live.last()
-parts = {name: [race.advantage(name, old) for old in (False, True)] for name in replays}
-sums = [[name, *[f"{x:+.3f}" for x in parts[name]], race.judged(name)] for name in replays]
-table(["system", "mean advantage, fresh", "replayed", "final reward [interval]"], sums)
-say(f"`replay_success` more than `replay`, seed by seed: {race.gain('replay_success', 'replay')}, {FEWER_SEEDS} seeds.")
+again = train(replays, FEWER_SEEDS, ["synchronous", *replays])
+means = [[name, *[f"{race.advantage(name, old):+.3f}" for old in (False, True)]] for name in replays]
+lines = [[*row, race.judged(row[0]), race.gain(row[0], "replay")] for row in means]
+HEAD = [
+    "system",
+    "mean advantage, fresh",
+    "replayed",
+    "final reward [interval]",
+    "more than `replay`, by seed [interval]",
+]
+table(HEAD, lines)
 
 # %%
-ends |= {name: [by_hand.final(found.run.evaluations) for found in race.runs[name]] for name in replays}
-expected = [by_hand.interval(ends[name], lab.SEEDS[name]["final"]) for name in ("synchronous", *replays)]
-assert says(again.words, expected)
-assert says(
-    [row[1:] for row in sums],
-    [[by_hand.parted(race.runs[name]), e] for name, e in zip(replays, expected[1:], strict=True)],
-)
-apart = [mine - other for mine, other in zip(ends["replay_success"], ends["replay"], strict=True)]
-assert str(race.gain("replay_success", "replay")) == "{:.3f} [{:.3f}, {:.3f}]".format(
-    *by_hand.interval(apart, lab.SEEDS["replay_success"]["replay"])
-)
+hand = {name: by_hand.standing(race.runs[name], race.runs["replay"], lab.SEEDS[name], "replay") for name in replays}
+parts = {name: by_hand.parted(race.runs[name]) for name in replays}
+assert says([row[1:] for row in lines], [[parts[name], hand[name][1:]] for name in replays])
+assert says(again.words, finals["synchronous"], [found[1] for found in hand.values()])
 assert abs(parts["replay"][0]) < 1e-6 > abs(parts["replay_success"][0]) and parts["replay_success"][1] > 0.2
 
 # %% [markdown]

@@ -114,6 +114,34 @@ def log_of(found: Any) -> dict[str, list[float]]:
     return out
 
 
+def same_log(found: Any) -> bool:
+    """Whether the log of a run is what its batches say, number by number."""
+    for what, values in log_of(found).items():
+        if not np.allclose(found.run.curve[what], values, rtol=1e-3, atol=1e-4):
+            raise AssertionError(f"`{what}` of {found.run.config.rule} is not what the batches say")
+    return True
+
+
+def finals(arm: Sequence[Any]) -> list[float]:
+    """Final reward of each run."""
+    return [final(found.run.evaluations) for found in arm]
+
+
+def standing(arm: Sequence[Any], other: Sequence[Any], seeds: SeedTree, against: str) -> list[Any]:
+    """Best evaluation; final reward; and how much more than another arm, seed by seed: with intervals."""
+    apart = [mine - its for mine, its in zip(finals(arm), finals(other), strict=False)]
+    best = middle_mean([max(reward for _, reward in found.run.evaluations) for found in arm])
+    return [best, interval(finals(arm), seeds["final"]), interval(apart, seeds[against])]
+
+
+def pushing(arm: Sequence[Any], after: int) -> list[Any]:
+    """Share acted on; effective share, raw and applied; shares of the push: means over updates and runs."""
+    logs = [log_of(found) for found in arm]
+    ess = [np.mean([log[what] for log in logs]) for what in ("ess_raw", "ess_applied")]
+    pushed = np.mean([push_shares(found) for found in arm], axis=0)
+    return [np.mean([acted(found, after) for found in arm]), *ess, *pushed]
+
+
 def _kish(w: Array) -> float:
     """Effective share: (sum w)^2 / sum w^2 over the number."""
     return float(w.sum() ** 2 / (w**2).sum() / len(w))
@@ -195,6 +223,23 @@ def second_moment(moment: Any, push: Array, least: float = 1e-4) -> float:
         parts = torch.autograd.grad((score * torch.as_tensor(push[row])).sum(), moment.pi.parameters())
         total += float(probs[row]) * sum(float(part.square().sum()) for part in parts)
     return total
+
+
+def estimator(moment: Any, rule: str, gradient: Tensor, measured: Tensor, batch: int, drawn: int) -> list[float]:
+    """Bias, noise of a batch, expected and found distance from the mean, distance from the gradient, over its length."""
+    push = pushes(moment, rule)
+    mean = mean_update(moment, moment.probs.numpy()[:, None] * push)
+    noise = (second_moment(moment, push) - float(mean.square().sum())) ** 0.5
+    off = [float((measured - x).norm()) for x in (mean, gradient)]
+    found = [float((mean - gradient).norm()), noise / batch**0.5, noise / drawn**0.5, *off]
+    return [x / float(gradient.norm()) for x in found]
+
+
+def on_policy(moment: Any) -> Tensor:
+    """Gradient: every response with the trainer's probability, pushed by its reward."""
+    batch = moment.batch
+    chance = torch.where(batch.mask, batch.logp_target, 0.0).sum(1).exp()
+    return mean_update(moment, ((chance * batch.reward)[:, None] * batch.mask).numpy())
 
 
 # ------------------------------------------------------------------------------------------------ replay

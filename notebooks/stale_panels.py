@@ -118,28 +118,30 @@ def _smooth(values: Sequence[float], width: int = 5) -> tuple[list[float], list[
     return middle, [sum(part) / len(part) for part in parts]
 
 
-def moment(rows: Mapping[str, tuple[float, float, float, float]], titles: Sequence[str]) -> Picture:
-    """Draw how much of the gradient each estimator's mean has along it and across it, measured and exact; then bias and noise.
+def moment(rows: Mapping[str, Sequence[float]], titles: Sequence[str]) -> Picture:
+    """Draw the bias of each estimator and what was measured of it; beside it bias against the noise of a batch.
 
     Parameters
     ----------
-    rows : rule -> bias, noise of a batch, and the measured distances from the exact mean and from the gradient
+    rows : rule -> bias, noise of a batch, expected and found distance from the exact mean, distance from the gradient
     """
-    with drawing("page", 2.7, ncols=2) as (figure, axes):
-        at = np.arange(len(rows))
-        bias, noise, off_mean, off_gradient = (np.array(column) for column in zip(*rows.values(), strict=True))
-        colors = [look(name)["color"] for name in rows]
-        axes[0].bar(at, np.maximum(bias, 1e-5), 0.6, color=colors, alpha=0.6)
-        axes[0].plot(at, off_gradient, "o", color="black", label="measured, from the gradient")
-        axes[0].plot(at, off_mean, "x", color="black", label="measured, from the exact mean")
-        axes[0].set(yscale="log", ylim=(1e-4, None), ylabel="distance / length of the gradient", title=titles[0])
-        axes[0].legend(loc="upper right")
-        axes[1].plot([1e-9, 10], [1e-9, 10], color=GREY, linewidth=0.8, linestyle=":")
-        for name, x, y, color in zip(rows, bias, noise, colors, strict=True):
-            axes[1].plot([max(x, 1e-3)], [y], "o", color=color, markersize=6)
-            axes[1].annotate(name, (max(x, 1e-3), y), xytext=(4, 3), textcoords="offset points", fontsize=6)
-        axes[1].set(xscale="log", xlim=(7e-4, 10), xlabel="bias", ylabel="noise of a batch", title=titles[1])
+    least = 1e-4
+    with drawing("page", 2.8, ncols=2) as (figure, axes):
+        at, colors = np.arange(len(rows)), [look(name)["color"] for name in rows]
+        bias, noise, scatter, from_mean, from_gradient = (np.array(x) for x in zip(*rows.values(), strict=True))
+        axes[0].bar(at, np.maximum(bias, least), 0.6, color=colors, alpha=0.6)
+        axes[0].plot(at, scatter, "_", color="black", markersize=14, label="expected scatter")
+        axes[0].plot(at, from_mean, "x", color="black", label="measured from exact mean")
+        axes[0].plot(at, from_gradient, "o", color="black", markersize=4, label="measured from gradient")
+        axes[0].set(yscale="log", ylim=(least, 30), ylabel="distance / length of the gradient", title=titles[0])
         axes[0].set_xticks(at, list(rows), rotation=30, ha="right")
+        axes[0].legend(loc="upper right", ncols=2)
+        axes[1].plot([least, 30], [least, 30], color=GREY, linewidth=0.8, linestyle=":")
+        for name, x, y, color in zip(rows, np.maximum(bias, least), noise, colors, strict=True):
+            axes[1].plot([x], [y], "o", color=color, markersize=6, label=name)
+        axes[1].set(xscale="log", yscale="log", xlim=(0.7 * least, 10), ylim=(0.05, 10), title=titles[1])
+        axes[1].set(xlabel="bias (dotted: as large as the noise)", ylabel="noise")
+        axes[1].legend(loc="lower left")
         return picture(figure)
 
 

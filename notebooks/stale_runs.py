@@ -234,6 +234,16 @@ class Moment:
             out[rule] = torch.cat([part.reshape(-1) for part in gradient]).double()
         return out
 
+    def rows(self, rules: Sequence[str], batch: int, drawn: int) -> tuple[dict[str, list[float]], dict[str, Tensor]]:
+        """Bias, noise of a batch, expected and found distance from the mean, distance from the gradient; what was measured."""
+        measured, unit, out = self.measured(rules, drawn), float(self.gradient.norm()), {}
+        for rule, (mean, variance) in self.exact(rules).items():
+            noise = max(variance, 0.0) ** 0.5
+            off = [float((measured[rule] - x).norm()) for x in (mean, self.gradient)]
+            found = [float((mean - self.gradient).norm()), noise / batch**0.5, noise / drawn**0.5, *off]
+            out[rule] = [x / unit for x in found]
+        return out, measured
+
 
 def params_of(rule: str) -> dict[str, Any]:
     """Give spire a cap of 2: its own is that of a sample, and an enumerated law is none."""

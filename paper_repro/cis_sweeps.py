@@ -7,7 +7,7 @@ from typing import Any
 from paper_repro.cis_training import SIZES
 from paper_repro.lab_cis import FRESH, NO_COUNTERPART, READING, above, collapses, in_the_paper, rows_of
 from paper_repro.lab_results import Results, results_of
-from paper_repro.lab_tables import CRITERION, TINY, claim_row, compare, iqm, judged_not_worse
+from paper_repro.lab_tables import CRITERION, TINY, claim_row, compare, iqm, judged_not_worse, settled
 from paper_repro.reported_tables import Reported, reported
 from paper_repro.study import Finding, Setting
 
@@ -42,6 +42,7 @@ def swept(factor: str, setting: Setting) -> Finding:
         rows = rows_of(results, factor, printed, default, title, None, noise=noise)
         finding.rows += [{name if key == factor else key: text for key, text in row.items()} for row in rows]
         finding.claims += claims_of(results, factor, printed, noise)
+    finding.claims = settled(finding.claims, results.about["seeds"])
     finding.remarks += [
         f"Verdicts. {CRITERION}", NO_COUNTERPART, READING, FRESH, TINY, results.about["limits"].strip(),
     ]  # fmt: skip

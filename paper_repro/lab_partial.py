@@ -187,7 +187,7 @@ def overstates(guilty: Sequence[float], innocent: Sequence[float]) -> Check:
 
 def curves(results: Results) -> dict[str, Any]:
     """Final reward of every arm with its interval, segments and ages: what the figure draws."""
-    drawn: dict[str, Any] = {"seeds": results.about["seeds"], "controls": [*CONTROLS, INNOCENT], "sampling": {}}
+    drawn: dict[str, Any] = {"seeds": results.about["seeds"], "controls": list(CONTROLS), "innocent": INNOCENT, "sampling": {}}
     for sampling in results.levels("sampling"):
         rules = {}
         for rule in results.levels("rule"):

@@ -192,7 +192,8 @@ class GRPORun:
     def evaluate(self) -> float:
         """Mean reward of sampled responses of the trainer's policy, the prompts judged asked in turn."""
         asked = self.prompts if self.config.judged == "trained" else self.unseen
-        group = asked[torch.arange(self.config.evaluate_responses) % len(asked)]
+        order = torch.randperm(len(asked), generator=SeedTree("judged").torch_generator())  # prompt numbers are sorted
+        group = asked[order[torch.arange(self.config.evaluate_responses) % len(asked)]]
         chooser = RandomChooser(self.seed["evaluation"][self.done])
         batch = rollout(self.env, self.policy, len(group), chooser, group=group)
         return float(batch.reward.double().mean())
