@@ -13,7 +13,7 @@ from figures.style import COLORS, drawing, save
 RECORDS = ()
 REPRODUCED, SCALES = "cis_fig12", ("tiny",)
 KEPT, ACTED = COLORS[3], COLORS[4]
-LEAST, MOST = 1e-6, 6.0  # doubt is drawn from the first up; log ratios to +- the second, larger ones on the edge
+LEAST, MOST = 1e-5, 6.0  # doubt is drawn from the first up; log ratios to +- the second; beyond, on the edge
 
 
 def draw(records: list[Any], out: Path, name: str = "tokens_acted_on") -> list[Path]:
@@ -31,7 +31,9 @@ def draw(records: list[Any], out: Path, name: str = "tokens_acted_on") -> list[P
             for axes, time in zip(row, times, strict=True):
                 _panel(axes, arm["panels"][time])
                 first, last = arm["panels"][time]["updates"]
-                axes.set_title(f"updates {first}-{last}: {100 * arm['panels'][time]['share']:.1f} %", fontsize=7)
+                axes.set_title(
+                    f"updates {first}-{last}: {100 * arm['panels'][time]['share']:.1f} % acted on", fontsize=7
+                )
                 for bound in bounds(arm["rule"], arm["params"]):
                     axes.plot(DOUBT, np.clip(bound, -MOST, MOST), color="#555555", lw=0.8, ls="--")
             row[0].set_ylabel(f"({letter}) {arm['name']}\n$\\log k$")
@@ -71,4 +73,4 @@ def _panel(axes: Any, panel: dict[str, Any]) -> None:
     for value, color, order in ((0, KEPT, 2), (1, ACTED, 3)):
         chosen = acted == value
         x, y = np.maximum(doubt[chosen], LEAST), np.clip(log_k[chosen], -MOST, MOST)
-        axes.plot(x, y, ".", color=color, ms=1.8, alpha=0.6, mew=0, zorder=order, rasterized=True)
+        axes.plot(x, y, ".", color=color, ms=2.6, alpha=0.6, mew=0, zorder=order, rasterized=True)

@@ -6,32 +6,42 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from checked_panels import Picture, picture
+from checked_panels import Picture
 from matplotlib import colormaps
+from small_pictures import small_picture
 from stale_runs import SEEDS, Race
 from watched_clock import Timeline, step_lengths
 
-from figures.style import COLORS, drawing, rule_line
+from figures.style import COLORS, drawing
 from testbed.stats.runs import estimate
 
-BLUE, ORANGE, GREEN, GREY = COLORS[3], COLORS[4], COLORS[5], "#888888"
-LOOKS = {  # arms that are no rules
-    "synchronous": {"color": GREY, "linewidth": 3.5, "alpha": 0.55},
-    "replay": {"color": ORANGE, "linestyle": "--"},
-    "replay_success": {"color": GREEN},
+PURPLE, WINE, BLUE, ORANGE, GREEN, YELLOW, GREY = *COLORS[1:], "#888888"
+LOOKS: dict[str, tuple[str, str, str]] = {  # color, dash, marker
+    "synchronous": (GREY, "-", "o"),
+    "none": (COLORS[0], "-", "o"),
+    "exact": (PURPLE, "-", "s"),
+    "ppo_clip": (BLUE, "--", "^"),
+    "spire": (YELLOW, "-", "D"),
+    "topr": (ORANGE, "-", "v"),
+    "prefix": (WINE, ":", "P"),
+    "sequence_product": (GREEN, "-.", "X"),
+    "replay": (COLORS[0], "--", "o"),
+    "replay_success": (GREEN, "-", "o"),
 }
+FEW = 3  # arms, up to which every seed is drawn beside them
 
 
 def look(name: str) -> dict[str, Any]:
-    """How an arm is drawn, everywhere the same."""
-    return LOOKS[name] if name in LOOKS else rule_line(name).keywords()
+    """How an arm is drawn, everywhere on the page the same."""
+    wide = {"linewidth": 3.5, "alpha": 0.55} if name == "synchronous" else {}
+    return {"color": LOOKS[name][0], "linestyle": LOOKS[name][1], **wide}
 
 
 def timeline(found: Timeline, title: str) -> Picture:
     """Draw responses as rows of tokens, colored by the version of the weights that drew each, over engine and trainer."""
     lengths, system = step_lengths(found), found.system
     colors = colormaps["viridis"](np.linspace(0, 1, len(found.taken)))
-    shown = [(time, i, t) for time, i, t in found.stamps if (i, t) in found.version]
+    shown = [(time, i, t) for time, i, t in found.stamps if time - lengths[time] < found.over]
     span = {i: (min(s[0] for s in shown if s[1] == i), max(s[0] for s in shown if s[1] == i)) for _, i, _ in shown}
     lanes: list[float] = []
     lane: dict[int, int] = {}
@@ -43,8 +53,9 @@ def timeline(found: Timeline, title: str) -> Picture:
         for i, (begin, end) in span.items():
             ax.plot([begin, end], [lane[i] + 2.5] * 2, color=GREY, linewidth=0.6, zorder=1)  # paused in between
         for time, i, t in shown:
-            ax.broken_barh([(time - lengths[time], lengths[time])], (lane[i] + 2.12, 0.76),
-                           facecolor=colors[found.version[i, t]], edgecolor="white", linewidth=0.4)  # fmt: skip
+            color = colors[found.version[i, t]] if (i, t) in found.version else "#e4e4e4"
+            ax.broken_barh([(time - lengths[time], lengths[time])], (lane[i] + 2.12, 0.76), facecolor=color,
+                           edgecolor="white", linewidth=0.4)  # fmt: skip
         steps = [(time - length, length) for time, length in lengths.items() if time - length < found.over]
         ax.broken_barh(steps, (1.1, 0.8), facecolor=GREY)
         for number, delivery in enumerate(found.taken[:-1]):
@@ -59,7 +70,7 @@ def timeline(found: Timeline, title: str) -> Picture:
         ax.grid(False)
         scale = figure.colorbar(_scale(len(found.taken)), ax=ax, pad=0.01, ticks=range(len(found.taken)))
         scale.set_label("version of the weights")
-        return picture(figure)
+        return small_picture(figure)
 
 
 def _scale(count: int) -> Any:
@@ -77,7 +88,7 @@ def race(found: Race, names: Sequence[str], over: bool) -> Picture:
     with drawing("page", 2.9, ncols=2, width_ratios=(3, 2)) as (figure, (ax, gap)):
         for name in names:
             style, rewards = look(name), found.rewards(name)
-            for run in found.runs.get(name, []):
+            for run in found.runs.get(name, []) if len(names) <= FEW or not over else []:
                 ax.plot(*zip(*run.run.evaluations, strict=True), color=style["color"], linewidth=0.4, alpha=0.5)
             label, full = name, max(map(len, rewards.values()), default=0)
             places = [done for done, values in rewards.items() if len(values) == full]
@@ -87,11 +98,11 @@ def race(found: Race, names: Sequence[str], over: bool) -> Picture:
                 ax.fill_between(places, low, high, color=style["color"], alpha=0.15, linewidth=0)
                 label = f"{name}: {found.judged(name)}"
             ax.plot(places, [e.value for e in each], label=label, **style)
-            gap.plot(found.curve(name, "max_log_k"), **style)
+            gap.plot(*_smooth(found.curve(name, "max_log_k")), **style)
         ax.set(xlim=(0, found.updates), ylim=(0, 1), xlabel="updates", ylabel="reward of the trainer's policy")
         gap.set(xlim=(0, found.updates), ylim=(0, None), xlabel="updates", ylabel="largest |log k| of a token")
         figure.legend(*ax.get_legend_handles_labels(), loc="outside lower center", ncols=3)
-        return picture(figure)
+        return small_picture(figure)
 
 
 def push(found: Race, shares: Mapping[str, tuple[Sequence[float], Sequence[float]]], titles: Sequence[str]) -> Picture:
@@ -109,7 +120,7 @@ def push(found: Race, shares: Mapping[str, tuple[Sequence[float], Sequence[float
         for ax, title in zip(axes, titles, strict=True):
             ax.set(xlabel="updates", title=title)
         figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=5)
-        return picture(figure)
+        return small_picture(figure)
 
 
 def _smooth(values: Sequence[float], width: int = 5) -> tuple[list[float], list[float]]:
@@ -127,22 +138,22 @@ def moment(rows: Mapping[str, Sequence[float]], titles: Sequence[str]) -> Pictur
     """
     least = 1e-4
     with drawing("page", 2.8, ncols=2) as (figure, axes):
-        at, colors = np.arange(len(rows)), [look(name)["color"] for name in rows]
+        at, colors = np.arange(len(rows)), [LOOKS[name][0] for name in rows]
         bias, noise, scatter, from_mean, from_gradient = (np.array(x) for x in zip(*rows.values(), strict=True))
-        axes[0].bar(at, np.maximum(bias, least), 0.6, color=colors, alpha=0.6)
-        axes[0].plot(at, scatter, "_", color="black", markersize=14, label="expected scatter")
-        axes[0].plot(at, from_mean, "x", color="black", label="measured from exact mean")
-        axes[0].plot(at, from_gradient, "o", color="black", markersize=4, label="measured from gradient")
-        axes[0].set(yscale="log", ylim=(least, 30), ylabel="distance / length of the gradient", title=titles[0])
+        axes[0].bar(at, np.maximum(bias, least), 0.6, color=colors, alpha=0.5, label="bias")
+        axes[0].plot(at, scatter, "_", color="black", markersize=14, label="expected distance from its mean")
+        axes[0].plot(at, from_mean, "x", color="black", label="measured distance from its mean")
+        axes[0].plot(at, from_gradient, "o", color="black", markersize=4, label="measured from the gradient")
+        axes[0].set(yscale="log", ylim=(least, 3), ylabel="in lengths of the gradient", title=titles[0])
         axes[0].set_xticks(at, list(rows), rotation=30, ha="right")
-        axes[0].legend(loc="upper right", ncols=2)
         axes[1].plot([least, 30], [least, 30], color=GREY, linewidth=0.8, linestyle=":")
-        for name, x, y, color in zip(rows, np.maximum(bias, least), noise, colors, strict=True):
-            axes[1].plot([x], [y], "o", color=color, markersize=6, label=name)
-        axes[1].set(xscale="log", yscale="log", xlim=(0.7 * least, 10), ylim=(0.05, 10), title=titles[1])
+        for name, x, y in zip(rows, np.maximum(bias, least), noise, strict=True):
+            axes[1].plot([x], [y], LOOKS[name][2], color=LOOKS[name][0], markersize=6, label=name)
+        axes[1].set(xscale="log", yscale="log", xlim=(0.7 * least, 10), ylim=(0.03, 10), title=titles[1])
         axes[1].set(xlabel="bias (dotted: as large as the noise)", ylabel="noise")
-        axes[1].legend(loc="lower left")
-        return picture(figure)
+        axes[1].legend(loc="lower left", ncols=2)
+        figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=4)
+        return small_picture(figure)
 
 
 def replayed(ps: Sequence[float], kept: Sequence[float], at: tuple[float, float], share: float, title: str) -> Picture:
@@ -156,4 +167,4 @@ def replayed(ps: Sequence[float], kept: Sequence[float], at: tuple[float, float]
             xlim=(0, 1), xlabel="success rate of the prompt, when it was stored", ylabel="mean advantage", title=title
         )
         ax.legend(loc="upper right")
-        return picture(figure)
+        return small_picture(figure)

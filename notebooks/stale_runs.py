@@ -60,7 +60,8 @@ class Watched:
         """Policy with the weights of a kept moment, in float64."""
         prompts = self.run.env.prompts()  # type: ignore[attr-defined]
         tokens, lengths = self.run.env.prompt_tokens(prompts), self.run.env.prompt_lengths(prompts)  # type: ignore[attr-defined]
-        return TransformerPolicy(self.kept[updates], tokens, lengths)
+        weights = {name: w.detach().double() for name, w in self.kept[updates].weights.items()}
+        return TransformerPolicy(Transformer(self.kept[updates].config, weights), tokens, lengths)
 
 
 def watched(changes: Mapping[str, Any], seed: int, keep: Sequence[int] = (), look: Callable[[], None] | None = None,
@@ -142,6 +143,11 @@ class Race:
         """Mean advantage of all fresh, or of all replayed, responses of an arm."""
         seen = [seen for found in self.runs[name] for seen in found.seen]
         return float(torch.cat([s.advantage[s.delivery.replayed == replayed] for s in seen]).double().mean())
+
+
+def words_of(task: Any, prompt: int) -> str:
+    """Prompt of this number as it is read."""
+    return task.decode(task.prompt_tokens(torch.tensor([prompt]))[0])
 
 
 # ------------------------------------------------------------------------------------------------ where the push goes

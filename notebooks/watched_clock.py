@@ -77,9 +77,9 @@ def timeline(name: str, update_seconds: float, updates: int, seed: int = 0) -> T
         ages = torch.cat([delivery.staleness[delivery.batch.mask] for delivery in taken])
         found.staleness, found.oldest = float(ages.double().mean()), int(ages.max())
         for delivery in taken:
-            batch = delivery.batch
+            written, lengths = delivery.batch.require("version", "timeline"), delivery.batch.lengths.tolist()
             for row, response in enumerate(delivery.response.tolist()):
-                found.version |= {(response, t): int(batch.version[row, t]) for t in range(int(batch.lengths[row]))}
+                found.version |= {(response, t): int(written[row, t]) for t in range(lengths[row])}
         clock.next_batch()  # so that a step which was under way has ended, and its tokens have their times
     return found
 

@@ -6,9 +6,10 @@ gives the constant caps that the study `mismatch_controls` compares CIS with.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -17,11 +18,13 @@ from paper_repro.lab_cis import ARMS, FRESH
 from paper_repro.lab_results import bundled, small
 from paper_repro.mismatch_samples import Array
 from paper_repro.study import Finding, Setting
+from testbed.core.batch import SegmentedBatch
 from testbed.environments.tasks import make_task
+from testbed.policies.base import Policy
 from testbed.training.grpo import GRPORun
 from testbed.training.grpo_config import GRPOConfig
-from testbed.training.lab import RUN, first_policy
-from testbed.training.sources import OnPolicySource
+from testbed.training.lab import RUN, first_policy, source_of
+from testbed.training.sources import Drawn, Source
 from testbed.weighting.confidence import confidence_log_cap
 from testbed.weighting.rules import weigh
 
@@ -41,27 +44,59 @@ class Tokens:
     acted: Array
 
 
-def walked(config: GRPOConfig, seed: int, cache: Path | None = None) -> Iterator[Tokens]:
-    """Train a run and yield the tokens of every batch.
+class Watched:
+    """A source of batches that notes what the trainer is about to learn from.
 
-    The batch is drawn twice, here and by the run: a batch is a function of seed, version and weights, so both are the same.
+    Parameters
+    ----------
+    run : GRPORun       whose policy scores the tokens
+    source : Source     that the batches are from
     """
-    task = make_task(config.task, **config.task_params)
 
-    def source(run: GRPORun) -> OnPolicySource:
-        return OnPolicySource(config, task, run.sampler(), run.prompts, run.seed["source"])
+    def __init__(self, run: GRPORun, source: Source) -> None:
+        self.run, self.source, self.noted = run, source, []
+
+    def next_batch(self) -> Drawn:
+        """Take the next batch and note its tokens."""
+        drawn = self.source.next_batch()
+        self.noted.append(tokens_of(self.run, drawn.batch))
+        return drawn
+
+    def updated(self, policy: Policy) -> None:
+        """Pass an update on."""
+        self.source.updated(policy)
+
+    def state(self) -> dict[str, Any]:
+        """Return the source's own state."""
+        return self.source.state()
+
+    def restore(self, state: dict[str, Any], policy: Callable[[Any], Policy]) -> None:
+        """Restore the source."""
+        self.source.restore(state, policy)
+
+
+def tokens_of(run: GRPORun, batch: SegmentedBatch) -> Tokens:
+    """Score a batch with a run's trainer and weigh it with its rule."""
+    with torch.no_grad():
+        logp = run.policy.at(batch.group).score(batch.tokens)
+    batch = batch.replaced(logp_target=torch.where(batch.mask, logp, 0.0).to(batch.logp_behavior.dtype))
+    acted = weigh(run.config.rule, batch, batch.reward, **run.config.rule_params).acted[batch.mask]
+    p, q = (x[batch.mask].double().numpy() for x in (batch.logp_target, batch.logp_behavior))
+    return Tokens(update=run.done, logp=p, log_k=p - q, acted=acted.numpy())
+
+
+def walked(config: GRPOConfig, seed: int, cache: Path | None = None) -> list[Tokens]:
+    """Train a run to its end and return the tokens of every batch: it is the run that a sweep makes of these settings."""
+    task, watched = make_task(config.task, **config.task_params), []
+
+    def source(run: GRPORun) -> Source:
+        watched.append(Watched(run, source_of(run)))
+        return watched[0]
 
     run = GRPORun(config, task, first_policy(config, task, cache), source, RUN[seed])
-    going = True
-    while going:
-        batch = run.source.next_batch().batch
-        with torch.no_grad():
-            logp = run.policy.at(batch.group).score(batch.tokens)
-        batch = batch.replaced(logp_target=torch.where(batch.mask, logp, 0.0).to(batch.logp_behavior.dtype))
-        acted = weigh(config.rule, batch, batch.reward, **config.rule_params).acted[batch.mask]
-        p, q = (x[batch.mask].double().numpy() for x in (batch.logp_target, batch.logp_behavior))
-        yield Tokens(update=run.done, logp=p, log_k=p - q, acted=acted.numpy())
-        going = run.advance()
+    while run.advance():
+        pass
+    return watched[0].noted
 
 
 def matched_caps(config: GRPOConfig, seeds: tuple[int, ...], cache: Path | None = None) -> dict[str, float]:
@@ -103,6 +138,7 @@ def figure12(setting: Setting) -> Finding:
     )
     for arm in OPERATORS:
         config = study.config({"arm": arm, **LEVELS})
+        config = replace(config, updates=len(TIMES)) if setting.smoke else config
         rounds = min(ROUNDS, max(1, config.updates // len(TIMES)))
         starts = [0, (config.updates - rounds) // 2, config.updates - rounds]
         wanted = {start + k: time for time, start in zip(TIMES, starts, strict=True) for k in range(rounds)}

@@ -54,7 +54,7 @@ def table1(setting: Setting) -> Finding:
         FRESH,
         "the paper trains three models of experts and prints, in the text we had, five arms of the first; the rows of CIS are "
         "from its Table 2, those of Seq-TIS and Seq-MIS are not shown, nor are the two other models",
-        "where the mismatch costs nothing without correction (see the statements), there is nothing to repair and no arm can lead",
+        "where the mismatch costs nothing without correction (see the statements) there is nothing to repair and no arm can lead",
         TINY,
         results.about["limits"].strip(),
     ]

@@ -23,6 +23,7 @@ from paper_repro.lab_tables import (
     claim_row,
     judged_better,
     settled,
+    settled_checks,
 )
 from paper_repro.study import Finding, Setting
 from testbed.core.seeds import SeedTree
@@ -85,6 +86,7 @@ def table(setting: Setting) -> Finding:
         results.about.get("limits", "").strip(),
     ]
     finding.claims = settled(finding.claims, results.about["seeds"])
+    finding.checks = settled_checks(finding.checks, results.about["seeds"])
     finding.curves = {
         "seeds": results.about["seeds"], "levels": {n: results.levels(n) for n in names},
         "effects": [

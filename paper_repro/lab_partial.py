@@ -23,6 +23,7 @@ from paper_repro.lab_tables import (
     judged_better,
     judged_not_worse,
     settled,
+    settled_checks,
     together,
 )
 from paper_repro.study import Finding, Setting
@@ -71,6 +72,7 @@ def table(setting: Setting) -> Finding:
         results.about.get("limits", "").strip(),
     ]
     finding.claims = settled(finding.claims, results.about["seeds"])
+    finding.checks = settled_checks(finding.checks, results.about["seeds"])
     finding.curves = curves(results)
     return finding
 
@@ -187,7 +189,12 @@ def overstates(guilty: Sequence[float], innocent: Sequence[float]) -> Check:
 
 def curves(results: Results) -> dict[str, Any]:
     """Final reward of every arm with its interval, segments and ages: what the figure draws."""
-    drawn: dict[str, Any] = {"seeds": results.about["seeds"], "controls": list(CONTROLS), "innocent": INNOCENT, "sampling": {}}
+    drawn: dict[str, Any] = {
+        "seeds": results.about["seeds"],
+        "controls": list(CONTROLS),
+        "innocent": INNOCENT,
+        "sampling": {},
+    }
     for sampling in results.levels("sampling"):
         rules = {}
         for rule in results.levels("rule"):

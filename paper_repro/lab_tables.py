@@ -11,10 +11,11 @@ A seed is a repetition: runs of one seed share prompts and draws as far as they 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
+from paper_repro.comparison import Check
 from testbed.core.errors import InputError
 from testbed.core.seeds import SeedTree
 from testbed.stats.interval import Interval
@@ -115,8 +116,16 @@ class Compared:
         return f"{self.difference.value:+.3f} [{low:+.3f}, {high:+.3f}]"
 
 
-def compare(first: Sequence[float], second: Sequence[float], *address: str | int | float) -> Compared:
+def compare(
+    first: Sequence[float], second: Sequence[float], *address: str | int | float, level: float = LEVEL
+) -> Compared:
     """Compare two arms seed by seed.
+
+    Parameters
+    ----------
+    first, second : sequence   a number per run, of the same seeds
+    address                    words and numbers that name the comparison
+    level : float              of the intervals: 1 - (1 - LEVEL) / m if one verdict rests on m comparisons
 
     Raises
     ------
@@ -129,9 +138,9 @@ def compare(first: Sequence[float], second: Sequence[float], *address: str | int
     (True, 1.0, 'told apart')
     """
     return Compared(
-        difference=difference_by_seed(first, second, seeds=_stream("difference", *address), level=LEVEL),
-        improvement=probability_of_improvement(first, second, seeds=_stream("improvement", *address), level=LEVEL),
-        seeds_to_tell=runs_to_tell(first, second, level=LEVEL),
+        difference=difference_by_seed(first, second, seeds=_stream("difference", *address), level=level),
+        improvement=probability_of_improvement(first, second, seeds=_stream("improvement", *address), level=level),
+        seeds_to_tell=runs_to_tell(first, second, level=level),
     )
 
 
@@ -246,6 +255,11 @@ def settled(claims: list[dict[str, str]], seeds: int) -> list[dict[str, str]]:
     if seeds >= FEWEST:
         return claims
     return [claim | {"verdict": NOISE, "to tell": f"at least {FEWEST} seeds; {seeds} were run"} for claim in claims]
+
+
+def settled_checks(checks: list[Check], seeds: int) -> list[Check]:
+    """Return checks as they are, or as such that cannot be told where fewer than FEWEST seeds were run."""
+    return checks if seeds >= FEWEST else [replace(check, holds=None) for check in checks]
 
 
 def as_array(values: Sequence[Sequence[float]]) -> np.ndarray:

@@ -7,7 +7,7 @@ terms lies from that of fresh ones.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,10 +18,11 @@ from torch import Tensor
 
 from testbed.core.errors import InputError
 from testbed.estimators.mixing import ReplayShare, optimal_replay_share
+from testbed.policies.base import Policy
 from testbed.training.grpo import GRPORun
 from testbed.training.grpo_config import GRPOConfig
 from testbed.training.lab import run_of
-from testbed.training.sources import Drawn
+from testbed.training.sources import Drawn, Source
 from testbed.weighting.rules import weigh
 
 
@@ -87,11 +88,9 @@ class Watched:
     """A run's source, which measures some of its batches as it hands them over."""
 
     def __init__(self, run: GRPORun, at: Collection[int]) -> None:
-        self.run, self.source, self.at = run, run.source, at
+        self.run, self.at = run, at
+        self.source: Source = run.source
         self.found: list[ReplayMoments] = []
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.source, name)
 
     def next_batch(self) -> Drawn:
         """Hand the next batch over."""
@@ -101,6 +100,18 @@ class Watched:
             moments = moments_of(terms, drawn.replayed, drawn.engine_seconds, drawn.trainer_seconds)
             self.found += [] if moments is None else [moments]
         return drawn
+
+    def updated(self, policy: Policy) -> None:
+        """Pass it on."""
+        self.source.updated(policy)
+
+    def state(self) -> dict[str, Any]:
+        """Return the source's."""
+        return self.source.state()
+
+    def restore(self, state: dict[str, Any], policy: Callable[[Any], Policy]) -> None:
+        """Let the source go on from a state."""
+        self.source.restore(state, policy)
 
 
 def measured_moments(

@@ -105,12 +105,12 @@ def test_every_way_of_sampling_has_a_panel_and_controls_are_called_so(records, t
 
 def test_the_predicted_share_is_marked_in_both_comparisons(records, tmp_path, panels):
     draw_one("spire_replay", [records], tmp_path)
-    (rule,) = curves(records, "spire_replay")["rules"].values()
-    left, right = panels[0]
-    (nearest,) = [point for point in rule["uniform"] if point["share"] == 0.25]
-    rings = [line.get_xydata().tolist() for line in left.get_lines() if line.get_markersize() == 9]
-    assert rings == [[[nearest["compute"], nearest["reward"]]]]
-    assert [rule["predicted"]] * 2 in [list(line.get_xdata()) for line in right.get_lines()]
+    for place, rule in enumerate(curves(records, "spire_replay")["rules"].values()):
+        left, right = panels[0][2 * place : 2 * place + 2]
+        (nearest,) = [point for point in rule["uniform"] if point["share"] == 0.25]
+        rings = [line.get_xydata().tolist() for line in left.get_lines() if line.get_markersize() == 9]
+        assert rings == [[[nearest["compute"], nearest["reward"]]]]
+        assert [rule["predicted"]] * 2 in [list(line.get_xdata()) for line in right.get_lines()]
 
 
 def test_an_effect_is_filled_only_if_it_is_told_from_nothing(records, tmp_path, panels):

@@ -53,7 +53,7 @@ def test_a_record_holds_what_tables_and_figures_need(out, name, scale):
     assert {cell["verdict"] for cell in found["cells"]} <= set(VERDICTS)
     assert {check["verdict"] for check in found["checks"]} <= {"holds", "does not hold", "cannot be told"}
     assert found["sources"]
-    assert bool(found["curves"]) == name.startswith("cis_fig")
+    assert bool(found["curves"]) == name.startswith(("cis_fig", "spire_"))
     text = (out / "tables" / f"{name}_{scale}.md").read_text()
     assert all(check["found"].replace("|", "\\|") in text for check in found["checks"])
     assert "smoke" in text.splitlines()[0]
