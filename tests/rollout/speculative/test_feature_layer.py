@@ -160,6 +160,8 @@ def test_what_stands_beyond_a_response_or_in_its_prompt_is_not_learned():
 # ------------------------------------------------------------------------------------------------ teaching
 def test_teaching_is_deterministic_lowers_the_loss_and_leaves_the_model_alone():
     policy, batch = sample()
+    for weight in policy.model.parameters():
+        weight.grad = None  # other tests share the policy
     before, runs = policy.model.vector(), []
     for _ in range(2):
         layer = FeatureLayer.of(policy)
@@ -176,6 +178,8 @@ def test_teaching_is_deterministic_lowers_the_loss_and_leaves_the_model_alone():
 
 def test_an_online_step_is_one_step_of_adamw_on_the_rollouts_own_features():
     policy, layer = policy_of("dense"), randomized(FeatureLayer.of(policy_of("dense")), scale=0.05)
+    for weight in policy.model.parameters():
+        weight.grad = None  # other tests share the policy
     drafter = FeatureDrafter(layer)
     batch = speculative_rollout(env_of("six"), policy, ROWS, NOISE, drafter=drafter, nodes=4, group=GROUP)
     record, weights = FeatureRecord.of(policy, batch), policy.weights()

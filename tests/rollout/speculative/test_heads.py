@@ -60,6 +60,8 @@ def test_head_k_is_scored_on_the_token_k_places_on():
 
 def test_teaching_is_deterministic_lowers_the_loss_and_leaves_the_model_alone():
     policy, batch = sample()
+    for weight in policy.model.parameters():
+        weight.grad = None  # other tests share the policy
     before, runs = policy.model.vector(), []
     for _ in range(2):
         heads = FutureHeads.of(policy)
