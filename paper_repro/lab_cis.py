@@ -164,7 +164,7 @@ def in_the_paper(first: Reported | None, second: Reported | None) -> str:
     Examples
     --------
     >>> in_the_paper(average_of("cis"), average_of("tis"))
-    'paper 34.78 - 31.40 = +3.38, Welch p = 0.137'
+    'paper 34.78 - 31.40 = +3.38, Welch p = 0.140'
     """
     if first is None or second is None or first.mean is None or second.mean is None:
         return "paper: not shown"

@@ -5,13 +5,15 @@ from __future__ import annotations
 import statistics
 from typing import Any
 
-from testbed.training.grpo import GRPORun
-
 LAST = 3  # evaluations that the final reward is the mean of
 
 
-def run_result(run: GRPORun) -> dict[str, Any]:
+def run_result(run: Any) -> dict[str, Any]:
     """Outcome, judgment and curves of a run that has ended.
+
+    Parameters
+    ----------
+    run : GRPORun      or whatever has its `config`, `outcome`, `reason`, `done`, `evaluations` and `curve`
 
     Returns
     -------

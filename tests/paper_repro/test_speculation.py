@@ -277,5 +277,5 @@ def test_a_smoke_measurement_leaves_the_full_files_alone(tmp_path, monkeypatch):
 def test_what_cannot_be_measured_is_one_sentence(tmp_path, capsys):
     assert run_command(app, "paper-repro", ["measure", "speed", "--out", str(tmp_path / "out")]) == 2
     error = capsys.readouterr().err
-    assert error.count("\n") == 1 and "mismatch or speculation" in error
+    assert error.count("\n") == 1 and "mismatch, speculation or cost" in error
     assert list(tmp_path.iterdir()) == []
