@@ -36,9 +36,8 @@ def draw(records: list[Any], out: Path, name: str = "spire_replay") -> list[Path
                 )
             _numbers(left, found["uniform"], (4, -9), "left", LOOK["uniform"][0])
             _numbers(left, found["success"][1:], (-4, 4), "right", LOOK["success"][0])
-            nearest = min(found["uniform"], key=lambda point: abs(point["share"] - found["predicted"]))
             ring = {"marker": "o", "ms": 9, "mfc": "none", "mec": "black", "mew": 1.2, "linestyle": "none", "zorder": 4}
-            left.plot([nearest["compute"]], [nearest["reward"]], label="nearest to the predicted share", **ring)
+            left.plot([found["predicted_compute"]], [found["predicted_reward"]], label="predicted share", **ring)
             ends = (found["predicted_low"], found["predicted_high"])
             right.axvspan(*ends, color="#dddddd", lw=0, zorder=0, label="95 % interval of that share")
             right.axvline(found["predicted"], color="black", lw=1, zorder=1)

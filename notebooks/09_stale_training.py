@@ -90,8 +90,8 @@ assert np.allclose(watched_clock.by_hand(alone), [alone.engine_idle, alone.train
 
 # %% [markdown]
 # Turn the knobs. Each row is a response, each cell a token, its color the version of the weights that wrote it; below, in the
-# color of the version that it makes, the trainer at work (black: the push). Dotted: new weights arrive. The policy of this figure
-# is untrained, so that some responses are long. In which systems does the version change *inside* a response? Who still waits?
+# color of the version that it makes, the trainer at work (black: the push). Dotted: new weights arrive. Pale: not yet used. The
+# policy here is untrained, so that some responses are long. Where does the version change *inside* a response? Who still waits?
 
 
 # %%
@@ -262,7 +262,7 @@ hand = {rule: by_hand.estimator(moment, rule, gradient, measured[rule], BATCH, D
 assert says([row[1:] for row in shown], list(hand.values())) and abs(rows["exact"][0] - hand["exact"][0]) < TIGHT
 assert (gradient - moment.gradient).norm() < TIGHT * gradient.norm()
 assert rows["sequence_product"][0] < TIGHT and rows["exact"][0] < rows["none"][0]
-assert fast() or all(noise > bias for bias, noise, *_ in rows.values()) and rows["exact"][1] > 1 > 5 * rows["topr"][1]
+assert fast() or (all(row[1] > row[0] for row in rows.values()) and rows["exact"][1] > 1 > 5 * rows["topr"][1])
 assert fast() or rows["ppo_clip"][1] > 0.9 * rows["exact"][1] > 3 * rows["exact"][3]  # as noisy; the draws missed it
 assert all(
     found < 4 * scatter for _, _, scatter, found, _ in hand.values()
@@ -344,8 +344,8 @@ assert says(again.words, finals["synchronous"], [found[1] for found in hand.valu
 assert abs(parts["replay"][0]) < 1e-6 > abs(parts["replay_success"][0]) and parts["replay_success"][1] > 0.2
 
 # %% [markdown]
-# Uniform replay brings stale failures back, and with them the trouble of `none`; a store of successes does not. Its constant push
-# did no visible harm in these few runs: that is no proof that it does none.
+# Uniform replay brings stale failures back, and with them the trouble of `none`; a store of successes does not. It ends below the
+# synchronous runs all the same, and these few runs cannot say whether that is the age of what is replayed or the constant push.
 #
 # ## Larger studies
 #

@@ -137,7 +137,7 @@ def moment(rows: Mapping[str, Sequence[float]], titles: Sequence[str]) -> Pictur
     rows : rule -> bias, noise of a batch, expected and found distance from the exact mean, distance from the gradient
     """
     least = 1e-4
-    with drawing("page", 2.8, ncols=2) as (figure, axes):
+    with drawing("page", 2.8, ncols=2, width_ratios=(5, 4)) as (figure, axes):
         at, colors = np.arange(len(rows)), [LOOKS[name][0] for name in rows]
         bias, noise, scatter, from_mean, from_gradient = (np.array(x) for x in zip(*rows.values(), strict=True))
         axes[0].bar(at, np.maximum(bias, least), 0.6, color=colors, alpha=0.5, label="bias")
@@ -151,7 +151,7 @@ def moment(rows: Mapping[str, Sequence[float]], titles: Sequence[str]) -> Pictur
             axes[1].plot([x], [y], LOOKS[name][2], color=LOOKS[name][0], markersize=6, label=name)
         axes[1].set(xscale="log", yscale="log", xlim=(0.7 * least, 10), ylim=(0.03, 10), title=titles[1])
         axes[1].set(xlabel="bias (dotted: as large as the noise)", ylabel="noise")
-        axes[1].legend(loc="lower left", ncols=2)
+        axes[1].legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
         figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=4)
         return small_picture(figure)
 

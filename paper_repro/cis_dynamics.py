@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from paper_repro.cis_training import ARMS_STUDY, NAMES, named, settings_of, share_acted
+from paper_repro.cis_training import ARMS_STUDY, FEW, NAMES, named, settings_of, share_acted
 from paper_repro.lab_cis import FRESH, above
 from paper_repro.lab_results import Results, results_of
 from paper_repro.lab_tables import CRITERION, TINY, iqm, settled
@@ -79,7 +79,7 @@ CLAIMS: tuple[tuple[str, str, str, str], ...] = (  # statistic, the larger arm, 
 
 def table10(setting: Setting) -> Finding:
     """Statistics of training for each arm, model and size of the mismatch, the paper's beside ours."""
-    results, printed = results_of(ARMS_STUDY, setting), reported(10)
+    results, printed = results_of(ARMS_STUDY, setting, FEW), reported(10)
     finding = Finding(sources={"runs": results.source})
     for column, statistic in STATISTICS.items():
         for arm, label in LABELS.items():
@@ -126,7 +126,7 @@ def claim_of(
 
 def figure10(setting: Setting) -> Finding:
     """Curves of six statistics for each arm, model and size of the mismatch: mean over seeds, and the band that they span."""
-    results = results_of(ARMS_STUDY, setting)
+    results = results_of(ARMS_STUDY, setting, FEW)
     finding = Finding(sources={"runs": results.source})
     for levels in settings_of(results):
         arms = {arm: curves_of(results, arm, levels) for arm in (*LABELS, "cis_linear")}

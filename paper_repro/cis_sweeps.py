@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from paper_repro.cis_training import SIZES
+from paper_repro.cis_training import FEW, SIZES
 from paper_repro.lab_cis import FRESH, NO_COUNTERPART, READING, above, collapses, in_the_paper, rows_of
 from paper_repro.lab_results import Results, results_of
 from paper_repro.lab_tables import CRITERION, TINY, claim_row, compare, iqm, judged_not_worse, settled
@@ -35,7 +35,7 @@ def table11(setting: Setting) -> Finding:
 def swept(factor: str, setting: Setting) -> Finding:
     """Rows of a sweep at every size of the mismatch, and the claims about its ends and its middle."""
     study, _, default = SWEPT[factor]
-    results, printed, name = results_of(study, setting), averages(factor), GREEK[factor]
+    results, printed, name = results_of(study, setting, FEW), averages(factor), GREEK[factor]
     finding = Finding(sources={f"runs of {study}": results.source})
     for noise in results.levels("noise"):
         title = f"Training, {SIZES[noise]}; reference: {name} = {default}"
@@ -97,7 +97,7 @@ def figure6(setting: Setting) -> Finding:
     """Final reward and the paper's average against threshold and floor."""
     finding = Finding()
     for factor, (study, _, default) in SWEPT.items():
-        results = results_of(study, setting)
+        results = results_of(study, setting, FEW)
         finding.sources[study] = results.source
         finding.curves[factor] = curve_of(results, factor) | {"default": default}
         finding.remarks.append(f"{study}: {results.about['limits'].strip()}")

@@ -30,7 +30,7 @@ from testbed.weighting.rules import weigh
 
 STUDY, SEED, ROUNDS = "mismatch", 2, 4  # the paper's figure is of its seed two; ROUNDS updates make one panel
 OPERATORS = ("cis", "icepop", "tis", "kpop")  # panels (a) to (d)
-LEVELS = {"noise": "x8", "model": "dense"}
+LEVELS = {"noise": "x24", "model": "dense"}
 TIMES = ("early", "middle", "late")
 
 

@@ -12,6 +12,7 @@ from figures.__main__ import available, draw_one, read_records
 from figures.bias_readings import LOOK
 from testbed.core.records import RunRecord
 from tests.figures.test_laboratory_figures import LABORATORY
+from tests.figures.test_mismatch_training_figures import SCRIPTS as TRAINING
 from tests.figures.test_reproduced_figures import REPRODUCED
 from theory.records import record
 
@@ -30,7 +31,7 @@ def records(tmp_path_factory):
 
 
 def test_every_figure_is_tested():
-    assert set(available()) == {*NAMES, *REPRODUCED, *LABORATORY, "mutant_margins"}
+    assert set(available()) == {*NAMES, *REPRODUCED, *LABORATORY, *TRAINING, "mutant_margins"}
 
 
 @pytest.mark.parametrize("name", NAMES)

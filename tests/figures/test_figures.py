@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import math
 
@@ -11,7 +12,6 @@ from figures import mutant_margins
 from figures.__main__ import app, available
 from figures.mutant_margins import margins
 from testbed.core.command import run_command
-from tests.figures.test_reproduced_figures import REPRODUCED
 
 VERDICTS = {
     "verdicts": [
@@ -79,10 +79,10 @@ def test_without_a_name_figures_without_records_are_left_out_and_said(records, t
     assert set(said) == set(available()) - {"mutant_margins"}
     for name, line in said.items():
         assert "left out: a figure needs its record" in line
-        command = (
-            f"run {REPRODUCED[name]} --scale tiny|real" if name in REPRODUCED else f"python -m theory records {name}"
-        )
-        assert command in line
+        script = importlib.import_module(f"figures.{name}")
+        scales = "|".join(getattr(script, "SCALES", ("tiny", "real")))
+        own = f"python -m theory records {name}" if script.RECORDS else f"run {script.REPRODUCED} --scale {scales}"
+        assert own in line
     assert "python -m paper_repro run cis_fig8 --scale tiny`" in said["flips"]
 
 

@@ -36,7 +36,8 @@ def found(name):
     module = {
         "staleness": lab_staleness, "partial": lab_partial, "replay": lab_replay, "interaction": lab_interaction,
     }[name]  # fmt: skip
-    results = planted(name, reward, shape=shape, seeds=5, keep=FEW, collapsed=lambda *run: reward(*run) < 0.5)
+    keep = FEW | ({"staleness": ("0", "4", "16")} if name == "staleness" else {})
+    results = planted(name, reward, shape=shape, seeds=5, keep=keep, collapsed=lambda *run: reward(*run) < 0.5)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "results_of", lambda *_: results)
         if name == "replay":
@@ -107,9 +108,13 @@ def test_the_predicted_share_is_marked_in_both_comparisons(records, tmp_path, pa
     draw_one("spire_replay", [records], tmp_path)
     for place, rule in enumerate(curves(records, "spire_replay")["rules"].values()):
         left, right = panels[0][2 * place : 2 * place + 2]
-        (nearest,) = [point for point in rule["uniform"] if point["share"] == 0.25]
+        ends = [
+            [point[name] for point in rule["uniform"] if point["share"] in (0.25, 0.5)]
+            for name in ("compute", "reward")
+        ]
         rings = [line.get_xydata().tolist() for line in left.get_lines() if line.get_markersize() == 9]
-        assert rings == [[[nearest["compute"], nearest["reward"]]]]
+        assert rings == [[[rule["predicted_compute"], rule["predicted_reward"]]]]
+        assert all(min(pair) - 0.01 <= at <= max(pair) + 0.01 for pair, at in zip(ends, rings[0][0], strict=True))
         assert [rule["predicted"]] * 2 in [list(line.get_xdata()) for line in right.get_lines()]
 
 

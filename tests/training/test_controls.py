@@ -69,6 +69,9 @@ def test_judging_by_another_draft_is_innocent():
     assert float(bias(small_world(), "blind").abs().max()) <= 1e-12
     ended = world("control that ends", 2, 3, cuts((1,)), rewards=REWARDS, eos=1)
     assert float(bias(ended, "blind").abs().max()) <= 1e-12 < 1e-2 < float(bias(ended, "post_hoc").norm())
+    assert (
+        float((bias(ended, "post_hoc") - selection_bias(ended)).abs().max()) <= 1e-12
+    )  # what has ended is not continued
 
 
 @pytest.mark.parametrize("fault", ["nothing is written again", "everything is written again"])
