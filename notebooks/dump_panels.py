@@ -15,7 +15,7 @@ BLACK, BLUE, ORANGE, GREY = COLORS[0], COLORS[3], COLORS[4], "#888888"
 
 
 def dump(
-    odds: tuple[Any, Any], slope: float, ages: Mapping[int, Sequence[float]] | None, titles: Sequence[str]
+    odds: tuple[Any, Any], slope: float | None, ages: Mapping[int, Sequence[float]] | None, titles: Sequence[str]
 ) -> Picture:
     """Draw the displacement of every token against its log-odds with the fitted line; beside it drift by version tag.
 
@@ -30,7 +30,7 @@ def dump(
         ax.plot(middle, shift, ".", color=BLUE, markersize=2.5, alpha=0.4, rasterized=True)
         if slope is not None:
             ends = np.array([middle.min(), middle.max()])
-            ax.plot(ends, shift.mean() + float(slope) * (ends - middle.mean()), color=ORANGE, label="fitted line")
+            ax.plot(ends, shift.mean() + slope * (ends - middle.mean()), color=ORANGE, label="fitted line")
             ax.legend(loc="lower left")
         ax.axhline(0, color=GREY, linewidth=0.8)
         ax.set(

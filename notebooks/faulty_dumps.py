@@ -16,7 +16,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from execute import kernel_environment
 from stale_runs import Watched, watched
 
 import testbed
@@ -154,7 +153,7 @@ def diagnosed(path: Path) -> dict[str, Any]:
 def command_line(folder: Path, *words: str) -> str:
     """Run `testbed` in a folder as a shell would, and return what it prints."""
     run = [sys.executable, "-m", "testbed", *words]
-    return subprocess.run(run, cwd=folder, env=kernel_environment(), capture_output=True, text=True, check=True).stdout
+    return subprocess.run(run, cwd=folder, capture_output=True, text=True, check=True).stdout
 
 
 def same(saved: Any, record: Any) -> bool:

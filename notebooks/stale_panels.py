@@ -28,6 +28,7 @@ LOOKS: dict[str, tuple[str, str, str]] = {  # color, dash, marker
     "replay": (COLORS[0], "--", "o"),
     "replay_success": (GREEN, "-", "o"),
 }
+PALE = "#e4e4e4"
 FEW = 3  # arms, up to which every seed is drawn beside them
 
 
@@ -52,10 +53,12 @@ def timeline(found: Timeline, title: str) -> Picture:
     with drawing("page", 1.7 + 0.16 * len(lanes)) as (figure, ax):
         for i, (begin, end) in span.items():
             ax.plot([begin, end], [lane[i] + 2.5] * 2, color=GREY, linewidth=0.6, zorder=1)  # paused in between
+        cells: dict[tuple[int, Any], list[tuple[float, float]]] = {}  # of one row and color, to be drawn at once
         for time, i, t in shown:
-            color = colors[found.version[i, t]] if (i, t) in found.version else "#e4e4e4"
-            ax.broken_barh([(time - lengths[time], lengths[time])], (lane[i] + 2.12, 0.76), facecolor=color,
-                           edgecolor="white", linewidth=0.4)  # fmt: skip
+            cells.setdefault((lane[i], found.version.get((i, t))), []).append((time - lengths[time], lengths[time]))
+        for (row, version), times in cells.items():
+            color = PALE if version is None else colors[version]
+            ax.broken_barh(times, (row + 2.12, 0.76), facecolor=color, edgecolor="white", linewidth=0.4)
         steps = [(time - length, length) for time, length in lengths.items() if time - length < found.over]
         ax.broken_barh(steps, (1.1, 0.8), facecolor=GREY)
         for number, delivery in enumerate(found.taken[:-1]):

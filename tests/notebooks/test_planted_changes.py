@@ -27,6 +27,13 @@ PLANTS = [  # notebook, where the function is, its name, the part of its result 
     ("07_group_baselines_and_normalizers", "testbed.exact.gradients", "exact_gradient", None),
     ("08_speculative_rollouts", "testbed.estimators.group_gradient", "group_coefficients", None),
     ("08_speculative_rollouts", "testbed.exact.gradients", "exact_gradient", None),
+    ("09_stale_training", "testbed.estimators.advantage", "group_advantage", None),
+    ("09_stale_training", "testbed.training.grpo_metrics", "batch_metrics", "ess_raw"),
+    ("09_stale_training", "testbed.stats.runs", "estimate", "value"),
+    ("09_stale_training", "testbed.exact.gradients", "exact_gradient", None),
+    ("10_diagnose_your_run", "testbed.stats.divergence", "kl_k3", None),
+    ("10_diagnose_your_run", "testbed.weighting.cap_exact", "finite_cap", None),
+    ("10_diagnose_your_run", "testbed.stats.log_weights", "ess_from_log", None),
 ]
 
 
