@@ -6,9 +6,11 @@ response ends under the weights that began it, so that a batch holds responses o
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 import tempfile
+import weakref
 from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
@@ -231,8 +233,9 @@ class Shelf:
     """A folder for dumps, gone with the session; every dump is written and diagnosed once."""
 
     def __init__(self, write: Callable[..., None]) -> None:
-        self.kept = tempfile.TemporaryDirectory()
-        self.folder, self.write, self.records = Path(self.kept.name), write, {}
+        self.folder, self.write = Path(tempfile.mkdtemp()), write
+        self.records: dict[tuple[str, str], dict[str, Any]] = {}
+        weakref.finalize(self, shutil.rmtree, self.folder, ignore_errors=True)
 
     def path(self, fault: str, layout: str) -> Path:
         """File of a planted mistake in a layout."""
