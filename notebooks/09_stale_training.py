@@ -215,7 +215,7 @@ assert fast() or np.mean(where["none"][0]) > 3 * max(np.mean(where[rule][0]) for
 # %% [markdown]
 # **Why `none` collapses.** A failure of eight updates ago is pushed down although the policy has left it long since, and the push
 # does not fade as the token gets rarer: its score stays near one, its weight is one. Logits run away, and shared parameters with
-# them. All other rules turn that push off, and `topr` does nothing else: it is no coincidence but the cause.
+# them. All other rules turn that push off. `topr` changes only what is pushed down: what it gives back was lost there.
 #
 # **Why `exact` and `spire` fall behind `ppo_clip` and `topr`.** Here we see only what goes with it: they let the few tokens that
 # became likelier carry the largest part of the push. What that does to the noise can be computed.

@@ -22,7 +22,7 @@ class Live:
     seconds : float          least time between two figures: a training run should train
     """
 
-    def __init__(self, draw: Callable[[], Picture], seconds: float = 2.0) -> None:
+    def __init__(self, draw: Callable[[], Picture], seconds: float = 3.0) -> None:
         from IPython import get_ipython
 
         self.draw, self.seconds, self.watched = draw, seconds, get_ipython() is not None

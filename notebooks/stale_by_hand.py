@@ -212,12 +212,14 @@ def pushes(moment: Any, rule: str) -> Array:
     return weights(rule, seen, a)[1] * a[:, None]
 
 
-def second_moment(moment: Any, push: Array, least: float = 1e-4) -> float:
-    """E |term|^2, one response after the other, leaving out what cannot change the third digit."""
+def second_moment(moment: Any, push: Array, left_out: float = 1e-5) -> float:
+    """E |term|^2, one response after the other, without those that make up less than such a share of all."""
     batch, probs = moment.batch, moment.probs.numpy()
     size = probs * (push**2).sum(1)
+    order = np.argsort(-size)
+    enough = int(np.searchsorted(np.cumsum(size[order]), (1 - left_out) * size.sum())) + 1
     total = 0.0
-    for row in np.flatnonzero(size > least * size.sum() / len(size)):
+    for row in order[:enough]:
         group, tokens = batch.group[row : row + 1], batch.tokens[row : row + 1]
         score = torch.where(batch.mask[row], moment.pi.at(group).score(tokens)[0], 0.0)
         parts = torch.autograd.grad((score * torch.as_tensor(push[row])).sum(), moment.pi.parameters())

@@ -153,7 +153,7 @@ def moment(rows: Mapping[str, Sequence[float]], titles: Sequence[str]) -> Pictur
         for name, x, y in zip(rows, np.maximum(bias, least), noise, strict=True):
             axes[1].plot([x], [y], LOOKS[name][2], color=LOOKS[name][0], markersize=6, label=name)
         axes[1].set(xscale="log", yscale="log", xlim=(0.7 * least, 10), ylim=(0.03, 10), title=titles[1])
-        axes[1].set(xlabel="bias (dotted: as large as the noise)", ylabel="noise")
+        axes[1].set(xlabel="bias (left edge: none; dotted: as large as the noise)", ylabel="noise")
         axes[1].legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
         figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=4)
         return small_picture(figure)

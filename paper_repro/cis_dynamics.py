@@ -6,9 +6,10 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from paper_repro.cis_training import ARMS_STUDY, FEW, NAMES, named, settings_of, share_acted
+from paper_repro.cis_settings import Place, arms_studies, places_of
+from paper_repro.cis_training import NAMES, share_acted
 from paper_repro.lab_cis import FRESH, above
-from paper_repro.lab_results import Results, results_of
+from paper_repro.lab_results import Results
 from paper_repro.lab_tables import CRITERION, TINY, iqm, settled
 from paper_repro.reported_tables import reported
 from paper_repro.study import Finding, Setting
@@ -79,20 +80,18 @@ CLAIMS: tuple[tuple[str, str, str, str], ...] = (  # statistic, the larger arm, 
 
 def table10(setting: Setting) -> Finding:
     """Statistics of training for each arm, model and size of the mismatch, the paper's beside ours."""
-    results, printed = results_of(ARMS_STUDY, setting, FEW), reported(10)
-    finding = Finding(sources={"runs": results.source})
+    studies, printed = arms_studies(setting), reported(10)
+    finding = Finding(sources={f"runs of {results.name}": results.source for results in studies})
+    places = [place for results in studies for place in places_of(results)]
     for column, statistic in STATISTICS.items():
         for arm, label in LABELS.items():
             row = {"table": column, "arm": NAMES[arm], "paper": printed[label, column].printed or "not shown"}
-            for levels in settings_of(results):
-                found = iqm(results.values(statistic, arm=arm, **levels), "table10", column, arm, *levels.values())
-                row[named(levels)] = str(found)
+            for place in places:
+                row[place.words] = str(iqm(place.values(statistic, arm), "table10", column, arm, place.key))
             finding.rows.append(row)
     for claim in CLAIMS:
-        finding.claims += [
-            claim_of(results, *claim, {"model": MODEL, "noise": noise}) for noise in results.levels("noise")
-        ]
-    finding.claims = settled(finding.claims, results.about["seeds"])
+        finding.claims += [claim_of(place, *claim) for place in places if place.model == MODEL]
+    finding.claims = settled(finding.claims, min(results.about["seeds"] for results in studies))
     finding.remarks += [
         f"Verdicts. {CRITERION}",
         "as in the paper: mean over the last third of training (median for the gradient norm and max|log k|), peak and share "
@@ -102,51 +101,48 @@ def table10(setting: Setting) -> Finding:
         "fewer tokens is smaller, and lengths have no counterpart (a right answer has six tokens)",
         FRESH,
         TINY,
-        results.about["limits"].strip(),
+        *(f"{results.name}: {results.about['limits'].strip()}" for results in studies),
     ]
     return finding
 
 
-def claim_of(
-    results: Results, column: str, larger: str, smaller: str, claim: str, levels: dict[str, str]
-) -> dict[str, str]:
+def claim_of(place: Place, column: str, larger: str, smaller: str, claim: str) -> dict[str, str]:
     """Verdict on "this statistic is larger in that arm"; gradients are compared by their common logarithms."""
     statistic, printed = STATISTICS[column], reported(10)
     by_log = "grad" in column.lower()
     first, second = (
-        [math.log10(max(x, 1e-9)) if by_log else x for x in results.values(statistic, arm=arm, **levels)]
-        for arm in (larger, smaller)
+        [math.log10(max(x, 1e-9)) if by_log else x for x in place.values(statistic, arm)] for arm in (larger, smaller)
     )
     paper = f"paper {printed[LABELS[larger], column].printed} and {printed[LABELS[smaller], column].printed}"
     unit = " (common logarithms)" if by_log else ""
-    return above(
-        f"{claim} ({named(levels)})", first, second, paper + unit, "table10", column, larger, smaller, *levels.values()
-    )
+    address = ("table10", column, larger, smaller, place.key)
+    return above(f"{claim} ({place.words})", first, second, paper + unit, *address)
 
 
 def figure10(setting: Setting) -> Finding:
     """Curves of six statistics for each arm, model and size of the mismatch: mean over seeds, and the band that they span."""
-    results = results_of(ARMS_STUDY, setting, FEW)
-    finding = Finding(sources={"runs": results.source})
-    for levels in settings_of(results):
-        arms = {arm: curves_of(results, arm, levels) for arm in (*LABELS, "cis_linear")}
-        finding.curves[named(levels)] = {
-            "name": f"{levels['model']}_{levels['noise']}",
-            "stretch": stretch_of(results),
-            "arms": {arm: {"name": NAMES[arm], **curves} for arm, curves in arms.items()},
-        }
+    finding = Finding()
+    for results in arms_studies(setting):
+        finding.sources[f"runs of {results.name}"] = results.source
+        for place in places_of(results):
+            arms = {arm: curves_of(place, arm) for arm in (*LABELS, "cis_linear")}
+            finding.curves[place.words] = {
+                "name": place.key,
+                "stretch": stretch_of(results),
+                "arms": {arm: {"name": NAMES[arm], **curves} for arm, curves in arms.items()},
+            }
+        finding.remarks.append(f"{results.name}: {results.about['limits'].strip()}")
     finding.remarks += [
         "mean over seeds and the band that they span, as in the paper, here over the stretches of a run that the results keep; a "
         "run that diverged has no values after that",
         FRESH,
-        results.about["limits"].strip(),
     ]
     return finding
 
 
-def curves_of(results: Results, arm: str, levels: Mapping[str, str]) -> dict[str, Any]:
+def curves_of(place: Place, arm: str) -> dict[str, Any]:
     """Mean, least and largest of each curve over seeds, stretch by stretch."""
-    rows = results.runs(arm=arm, **levels)
+    rows = place.runs(arm)
     out: dict[str, Any] = {}
     for name in DRAWN:
         curves = [row[f"curve_{name}"] for row in rows]

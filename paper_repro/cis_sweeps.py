@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from paper_repro.cis_training import FEW, SIZES
+from paper_repro.cis_settings import FEW, SIZES
 from paper_repro.lab_cis import FRESH, NO_COUNTERPART, READING, above, collapses, in_the_paper, rows_of
 from paper_repro.lab_results import Results, results_of
 from paper_repro.lab_tables import CRITERION, TINY, claim_row, compare, iqm, judged_not_worse, settled

@@ -80,8 +80,10 @@ ARMS: dict[
     "cis": ("CIS", Printed(2, "CIS (lambda=2.3, kappa=5e-3)")),
     "cis_linear": ("CIS, linear cap", None),
     "tis_113": ("TIS, C = 1.13", Printed(2, "Fixed ratio cap (TIS, C=1.13)")),
-    "tis_mean": ("TIS, cap = mean cap of CIS", None),
-    "tis_share": ("TIS, acts as often as CIS", None),
+    "mean_x8": ("TIS, cap = mean cap of CIS at 8 times", None),
+    "share_x8": ("TIS, acts as often as CIS at 8 times", None),
+    "mean_x24": ("TIS, cap = mean cap of CIS at 24 times", None),
+    "share_x24": ("TIS, acts as often as CIS at 24 times", None),
     "band": ("two-sided band, w >= (1+p)/2", Printed(2, "Two-sided band (w_t>=(1+p_t)/2)")),
     "kappa_0.1": ("raised floor, kappa = 0.1", Printed(2, "Raised floor (kappa=0.1)")),
     "kappa_0": ("no floor, kappa = 0", Printed(2, "No floor (kappa=0)")),
@@ -94,7 +96,7 @@ def average_of(arm: str) -> Reported | None:
     Examples
     --------
     >>> found = average_of("cis")
-    >>> found.printed if found else "", average_of("seq_tis"), average_of("tis_mean")
+    >>> found.printed if found else "", average_of("seq_tis"), average_of("mean_x8")
     ('34.78 ± 0.25', None, None)
     """
     printed = ARMS[arm][1]
@@ -244,16 +246,6 @@ def judged_agreement(found: Interval) -> str:
     if found.low > 0:
         return REPRODUCED
     return NOT if found.high < AGREE else NOISE
-
-
-def in_order(results: Results, arms: Sequence[str], claim: str, **levels: str) -> dict[str, str]:
-    """Verdict on "the arms stand in the paper's order"."""
-    paper = {arm: cell.mean for arm in arms if (cell := average_of(arm)) is not None and cell.mean is not None}
-    finals = {arm: results.values("final", arm=arm, **levels) for arm in paper}
-    value, interval = agreement(finals, paper, results.name, *levels.values())
-    verdict = judged_agreement(interval)
-    found = f"Kendall's tau {value:+.2f} [{interval.low:+.2f}, {interval.high:+.2f}] over {len(paper)} arms"
-    return claim_row(claim, verdict, found, "more seeds" if verdict == NOISE else "told apart")
 
 
 def _tau(first: np.ndarray, second: Sequence[float]) -> float:

@@ -9,7 +9,7 @@ import pytest
 
 from figures import threshold_and_floor, tokens_acted_on, training_dynamics
 from figures.__main__ import NoRecord, draw_one
-from paper_repro import cis_dynamics, cis_sweeps, cis_tokens
+from paper_repro import cis_dynamics, cis_settings, cis_sweeps, cis_tokens
 from paper_repro.study import Setting
 from testbed.core.records import RunRecord
 from tests.paper_repro.laboratory_worlds import planted, wobble
@@ -36,7 +36,7 @@ def records(tmp_path_factory):
         patch.setattr(cis_sweeps, "results_of", lambda name, *_: planted(name, reward, seeds=5))
         few = {"noise": ("x24",)}
         patch.setattr(
-            cis_dynamics, "results_of", lambda name, *_: planted(name, reward, shape=shape, seeds=5, keep=few)
+            cis_settings, "results_of", lambda name, *_: planted(name, reward, shape=shape, seeds=5, keep=few)
         )
         smoke = Setting(scale="tiny", smoke=True, out=folder)
         findings = {

@@ -33,6 +33,7 @@ PLANTS = [  # notebook, where the function is, its name, the part of its result 
     ("09_stale_training", "testbed.exact.gradients", "exact_gradient", None),
     ("10_diagnose_your_run", "testbed.stats.divergence", "kl_k3", None),
     ("10_diagnose_your_run", "testbed.weighting.cap_exact", "finite_cap", None),
+    ("10_diagnose_your_run", "testbed.weighting.confidence", "displacement", None),
 ]
 
 
