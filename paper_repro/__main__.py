@@ -42,8 +42,9 @@ def list_claims(
     from paper_repro.studies import STUDIES
 
     print("Tables and figures (`run NAME --scale SCALE`):")
+    width = max(map(len, STUDIES))
     for study in STUDIES.values():
-        print(f"{study.name:12} {study.title} [{', '.join(study.scales)}]")
+        print(f"{study.name:{width}} {study.title} [{', '.join(study.scales)}]")
 
 
 @app.command("run")

@@ -23,6 +23,7 @@ CHOICES = {
     "eviction": ("fifo", "random"),
 }
 LEAST = {"ahead": 0, "queue": 1, "slots": 1, "replay_batches": 1, "replay_age": 1}  # whole numbers, or None
+FLAGS = ("pinned", "refill")
 SECONDS = ("step_seconds", "response_seconds", "prefill_seconds", "update_seconds", "push_seconds")
 
 
@@ -106,6 +107,12 @@ class System:
             value = getattr(self, name)
             if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < least):
                 raise InputError(f"`{name}` must be a whole number >= {least}", found=repr(value))
+        for name in FLAGS:
+            if not isinstance(getattr(self, name), bool):
+                raise InputError(f"`{name}` must be true or false", found=repr(getattr(self, name)))
+        for name in (*SECONDS, "start", "replay_share"):
+            if not isinstance(getattr(self, name), int | float) or isinstance(getattr(self, name), bool):
+                raise InputError(f"`{name}` must be a number", found=repr(getattr(self, name)))
         for name in SECONDS:
             value = getattr(self, name)
             if not (math.isfinite(value) and value >= 0) or (name == "step_seconds" and value == 0):

@@ -41,7 +41,7 @@ import difflib
 from typing import Any
 
 from testbed.core.errors import InputError
-from testbed.rollout.system import System
+from testbed.rollout.system import LEAST, System
 
 SYSTEMS: dict[str, System] = {
     system.name: system
@@ -73,7 +73,7 @@ SYSTEMS: dict[str, System] = {
 
 
 def find_system(name: str, **changes: Any) -> System:
-    """Return the system of this name, some of its values changed.
+    """Return the system of this name, some of its values changed; "none" is None, for which TOML has no word.
 
     Raises
     ------
@@ -81,14 +81,14 @@ def find_system(name: str, **changes: Any) -> System:
 
     Examples
     --------
-    >>> find_system("areal", ahead=8).bound, find_system("april").bound
-    (8, None)
+    >>> find_system("areal", ahead=8).bound, find_system("areal", ahead="none", queue=4).bound, find_system("april").bound
+    (8, None, None)
     """
     if name not in SYSTEMS:
         near = difflib.get_close_matches(name, SYSTEMS, 1)
         hint = f"did you mean {near[0]!r}?" if near else ""
         raise InputError(f"a system must be one of {', '.join(SYSTEMS)}", found=repr(name), hint=hint)
-    return SYSTEMS[name].but(**changes)
+    return SYSTEMS[name].but(**{k: None if v == "none" and k in LEAST else v for k, v in changes.items()})
 
 
 def steps_off(ahead: int) -> System:

@@ -18,9 +18,12 @@ import torch
 from testbed.core.errors import InputError
 from testbed.core.seeds import SeedTree
 from testbed.stats.interval import Interval, check_level, finite_rows
+from testbed.stats.intervals import clopper_pearson
 
 Strata = Sequence[Sequence[float]]
 RESAMPLES = 4000
+NEVER = 10**9  # runs that nobody makes
+STEP, MOST = 4, 2000  # numbers of runs that are tried for a rate
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,42 +116,75 @@ def difference_by_seed(
     return estimate([(a - b).tolist()], seeds=seeds, level=level)
 
 
-def probability_of_improvement(
-    first: Sequence[float], second: Sequence[float], *, seeds: SeedTree, level: float = 0.95
-) -> Estimate:
+def probability_of_improvement(first: Sequence[float], second: Sequence[float], *, level: float = 0.95) -> Estimate:
     """Probability that a run of the first arm beats the second arm's run of the same seed, ties counted half.
+
+        value = (wins + ties / 2) / n,   low = Clopper-Pearson of wins,   high = Clopper-Pearson of wins + ties
+
+    A bootstrap of ten wins in ten would be a point; the exact interval of a rate is not.
 
     Examples
     --------
-    >>> probability_of_improvement([1.0, 2.0], [0.0, 2.0], seeds=SeedTree("example")).value
-    0.75
+    >>> found = probability_of_improvement([1.0, 2.0], [0.0, 2.0])
+    >>> found.value, round(found.interval.low, 6), found.interval.high
+    (0.75, 0.012579, 1.0)
     """
     a, b = _paired(first, second)
-    wins = (a > b) + 0.5 * (a == b)
-    return estimate([wins.tolist()], seeds=seeds, statistic=np.mean, level=level)
+    wins, ties, n = int((a > b).sum()), int((a == b).sum()), len(a)
+    low, high = (clopper_pearson(count, n, level=level) for count in (wins, wins + ties))
+    interval = Interval(low.low, high.high, level, "clopper_pearson")
+    return Estimate(value=(wins + ties / 2) / n, interval=interval, runs=n)
 
 
-def runs_to_tell(first: Sequence[float], second: Sequence[float], *, level: float = 0.95, power: float = 0.9) -> int:
-    """Seeds with which a difference of the size observed would be told from 0 with this power (normal approximation).
+def runs_to_tell(found: Estimate, bound: float = 0.0, *, power: float = 0.9) -> int:
+    """Runs with which an interval would leave a bound out with this power, were the estimate the truth.
 
-        n = ((z_level + z_power) sd / |mean|)^2
+        n = runs ((z_level + z_power) se / |value - bound|)^2,   se = (high - low) / (2 z_level)
+
+    The error is that of the statistic in its own interval (interquartile mean, bootstrap), not that of a mean.
+
+    Parameters
+    ----------
+    found : Estimate   with its interval
+    bound : float      that a verdict needs to lie outside the interval
 
     Returns
     -------
-    int   0 if all differences are one number other than 0; 10**9 or more reads: none was seen
+    int   NEVER or more: no number of runs that could be made
 
     Examples
     --------
-    >>> runs_to_tell([1.0, 3.0], [0.0, 0.0])
-    6
+    >>> runs_to_tell(Estimate(value=0.1, interval=Interval(-0.05, 0.25, 0.95, ""), runs=10))
+    62
     """
-    a, b = _paired(first, second)
-    difference = a - b
-    sd, mean = float(difference.std(ddof=1)) if len(a) > 1 else 0.0, abs(float(difference.mean()))
-    if mean == 0:
-        return 10**9
-    z = scipy.stats.norm.ppf(1 - check_level(level) / 2) + scipy.stats.norm.ppf(power)
-    return int(min(10**9, np.ceil((z * sd / mean) ** 2)))
+    away, z = abs(found.value - bound), scipy.stats.norm.ppf((1 + found.interval.level) / 2)
+    if away == 0:
+        return NEVER
+    error = found.interval.width / (2 * z)
+    return int(min(NEVER, np.ceil(found.runs * ((z + scipy.stats.norm.ppf(power)) * error / away) ** 2)))
+
+
+def runs_to_tell_rate(count: int, runs: int, bound: float, *, level: float = 0.95, power: float = 0.9) -> int:
+    """Runs with which the exact interval of a rate would leave a bound out with this power, were `count / runs` the rate.
+
+    Returns
+    -------
+    int   the least that is a multiple of `STEP`, NEVER if MOST are too few
+
+    Examples
+    --------
+    >>> runs_to_tell_rate(2, 10, 0.5)
+    28
+    """
+    half, share = check_level(level) / 2, count / runs
+    for n in range(STEP, MOST + 1, STEP):
+        seen = np.arange(n + 1)
+        low = np.nan_to_num(scipy.stats.beta.ppf(half, seen, n - seen + 1), nan=0.0)
+        high = np.nan_to_num(scipy.stats.beta.isf(half, seen + 1, n - seen), nan=1.0)
+        out = high < bound if share < bound else low > bound
+        if scipy.stats.binom.pmf(seen, n, share)[out].sum() >= power:
+            return n
+    return NEVER
 
 
 def _paired(first: Sequence[float], second: Sequence[float]) -> tuple[np.ndarray, np.ndarray]:

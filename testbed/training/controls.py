@@ -18,6 +18,7 @@ from torch import Tensor
 
 from testbed.core.batch import SegmentedBatch
 from testbed.core.choices import Chooser, RandomChooser
+from testbed.core.errors import InputError
 from testbed.core.seeds import SeedTree
 from testbed.environments.base import Environment
 from testbed.policies.base import Policy
@@ -155,13 +156,37 @@ def _failed(
     return failed
 
 
+def kept_of(config: GRPOConfig, env: Environment) -> int:
+    """Tokens of a draft before the boundary: what `keep` says, or half of the longest response.
+
+    Raises
+    ------
+    InputError   a `keep` that leaves nothing to write again
+
+    Examples
+    --------
+    >>> from testbed import ArithmeticTask
+    >>> kept_of(GRPOConfig(control="blind", system="steps_off", keep=2), ArithmeticTask(9))
+    2
+    """
+    if config.keep is None:
+        return env.horizon // 2
+    if config.keep >= env.horizon:
+        raise InputError(f"`keep` must be < {env.horizon}, the longest response", found=config.keep)
+    return config.keep
+
+
 class ControlSource:
     """Batches of a control: drafts of the policy that was newest `ahead` updates ago, ends of the newest.
 
     Parameters
     ----------
-    config : GRPOConfig             `control`, and system "steps_off" with its `ahead`
+    config : GRPOConfig             `control` and its `keep`, and system "steps_off" with its `ahead`
     env, policy, prompts, seed      as `testbed.training.sources.OnPolicySource`
+
+    Raises
+    ------
+    InputError   a `keep` that leaves nothing to write again
     """
 
     def __init__(
@@ -171,6 +196,7 @@ class ControlSource:
         ahead = find_system(config.system, **config.system_params).ahead or 0
         self.policies: deque[Policy] = deque([policy], maxlen=ahead + 1)  # the newest last
         self.version = 0
+        self.keep = kept_of(config, env)
 
     def next_batch(self) -> Drawn:
         """Draw prompts, and a group of responses to each."""
@@ -179,7 +205,7 @@ class ControlSource:
         group = self.prompts[asked].repeat_interleave(self.config.responses)
         versions = (self.version - len(self.policies) + 1, self.version)
         batch = redrafted(
-            self.env, self.policies[0], self.policies[-1], self.config.control, self.env.horizon // 2,
+            self.env, self.policies[0], self.policies[-1], self.config.control, self.keep,
             RandomChooser(seed["draws"]), group, versions,
         )  # fmt: skip
         response = self.version * n + torch.arange(n)

@@ -7,7 +7,7 @@ from a checkpoint is the run that was never stopped, bit for bit. A run that div
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 import torch
@@ -29,7 +29,9 @@ from testbed.training.grpo_metrics import BatchMetrics, batch_metrics
 from testbed.training.held_out import split_prompts
 from testbed.training.sources import Drawn, Source
 from testbed.weighting.rules import weigh
+from testbed.weighting.weights import Weights
 
+NOT_FINITE = "a law that is trained is not finite"
 CURVES = (*BatchMetrics.__dataclass_fields__, "loss", "grad_norm", "engine_seconds", "trainer_seconds")
 
 
@@ -98,16 +100,16 @@ class GRPORun:
             return False
         try:
             drawn = self.source.next_batch()
-            batch, laws = self._scored(drawn.batch)
         except NotALaw:
             return self._diverged("a law that is sampled is not finite")
-        if not bool(laws[batch.mask].isfinite().all()):
-            return self._diverged("a law that is trained is not finite")
-        advantage = self._advantage(drawn)
-        weights = weigh(self.config.rule, batch, advantage=advantage, **self.config.rule_params)
-        noted = asdict(batch_metrics(batch, weights, laws, self.done))
-        steps = [self._step(batch, advantage, rows) for rows in self._parts(batch)]
-        noted |= {"loss": steps[-1][0], "grad_norm": max(norm for _, norm in steps)}
+        try:
+            batch, laws = self._scored(drawn.batch)
+        except NotALaw:
+            return self._diverged(NOT_FINITE)
+        advantage, parts = self._advantage(drawn), self._parts(batch)
+        noted = asdict(batch_metrics(batch, self._weights(batch, advantage, parts), laws, self.done))
+        steps = torch.tensor([self._step(batch, advantage, rows) for rows in parts], dtype=torch.float64)
+        noted |= {"loss": float(steps[-1, 0]), "grad_norm": float(steps[:, 1].max())}  # NaN if one of them is
         noted |= {"engine_seconds": drawn.engine_seconds, "trainer_seconds": drawn.trainer_seconds}
         for name, value in noted.items():
             self.curve[name].append(value)
@@ -134,12 +136,34 @@ class GRPORun:
         return torch.tensor([self.kept[number] for number in drawn.response.tolist()], dtype=fresh.dtype)
 
     def _scored(self, batch: SegmentedBatch) -> tuple[SegmentedBatch, Float[Tensor, "B T V"]]:
-        """The batch as the trainer sees it before the update: its log-probs are target and proximal."""
+        """The batch as the trainer sees it before the update: its log-probs are target and proximal.
+
+        Raises
+        ------
+        NotALaw   weights that have gone to NaN or infinity
+        """
         with torch.no_grad():
             laws = self.policy.at(batch.group).log_probs(batch.tokens)
+        if not bool(laws[batch.mask].isfinite().all()):
+            raise NotALaw(NOT_FINITE, found=f"update {self.done}")
         logp = laws.gather(-1, batch.tokens[..., None])[..., 0]
         logp = torch.where(batch.mask, logp, 0.0).to(batch.logp_behavior.dtype)
         return batch.replaced(logp_target=logp, logp_proximal=logp), laws
+
+    def _weights(self, batch: SegmentedBatch, advantage: Float[Tensor, " B"], parts: list[Tensor | None]) -> Weights:
+        """Weights of the first epoch's steps before any of them is made: a rule may look at the step's rows as a whole."""
+
+        def weights_of(rows: Tensor | None) -> Weights:
+            part = batch if rows is None else batch.select(rows)
+            signs = advantage if rows is None else advantage[rows]
+            return weigh(self.config.rule, part, advantage=signs, **self.config.rule_params)
+
+        if parts[0] is None:
+            return weights_of(None)
+        chunks = [rows for rows in parts[: self.config.minibatches] if rows is not None and len(rows)]
+        found, back = [weights_of(rows) for rows in chunks], torch.cat(chunks).argsort()
+        whole = {name: torch.cat([getattr(w, name) for w in found])[back] for name in ("value", "gate", "acted", "raw")}
+        return replace(found[0], objective=None, saturated=sum(w.saturated for w in found), **whole)
 
     def _parts(self, batch: SegmentedBatch) -> list[Tensor | None]:
         """Rows of each optimizer step; None is the whole batch."""
@@ -157,7 +181,11 @@ class GRPORun:
             return float("nan"), float("nan")
         if rows is not None:
             batch, advantage = batch.select(rows), advantage[rows]
-        loss = self.loss(batch, advantage)
+        logp = self.policy.at(batch.group).score(batch.tokens)
+        if not bool(logp.detach()[batch.mask].isfinite().all()):
+            self._diverged(NOT_FINITE)
+            return float("nan"), float("nan")
+        loss = self._loss(logp, batch, advantage)
         self.optimizer.zero_grad()
         loss.backward()
         limit = float("inf") if self.config.clip_norm is None else self.config.clip_norm
@@ -172,7 +200,11 @@ class GRPORun:
 
     def loss(self, batch: SegmentedBatch, advantage: Float[Tensor, " B"]) -> Float[Tensor, ""]:
         """Loss of a batch under the weights of the moment, with its graph."""
-        logp = self.policy.at(batch.group).score(batch.tokens)
+        return self._loss(self.policy.at(batch.group).score(batch.tokens), batch, advantage)
+
+    def _loss(
+        self, logp: Float[Tensor, "B T"], batch: SegmentedBatch, advantage: Float[Tensor, " B"]
+    ) -> Float[Tensor, ""]:
         return policy_loss(
             torch.where(batch.mask, logp, 0.0),
             batch,

@@ -35,6 +35,7 @@ class GRPOConfig:
     system, system_params         who generates when: a preset of `testbed.rollout.systems`, and its changes
     control                       "", or one of CONTROLS: a sampler that does what a boundary must not, recorded as if it had not
                                   (`testbed.training.controls`); drafts are as old as system "steps_off" says
+    keep : int | None             tokens of a control's draft before the boundary; None: half of the longest response
     engine, nodes                 "plain", or "speculative" with so many candidates (synchronous only)
     sampler, trainer : mapping    `Numerics` of the two engines, by field
     temperature, top_p            of the sampler
@@ -88,6 +89,7 @@ class GRPOConfig:
     system: str = "synchronous"
     system_params: Mapping[str, Any] = field(default_factory=dict)
     control: str = ""
+    keep: int | None = None
     engine: str = "plain"
     nodes: int = 0
     sampler: Mapping[str, Any] = field(default_factory=lambda: {"dtype": "float32"})
@@ -140,6 +142,10 @@ class GRPOConfig:
             raise InputError("`betas` must be two numbers in [0, 1)", found=repr(self.betas))
         if self.minibatches > self.prompts * self.responses:
             raise InputError("`minibatches` must not exceed the responses of a batch", found=self.minibatches)
+        if self.keep is not None:
+            require_whole("keep", self.keep, 1)
+            if not self.control:
+                raise InputError("`keep` goes with a `control`", found=f"keep = {self.keep} without one")
         if self.control and self.system != "steps_off":
             raise InputError("`control` needs `system` = 'steps_off'", found=repr(self.system))
         if self.engine == "speculative" and self.system != "synchronous":

@@ -13,6 +13,7 @@ from testbed.core.errors import InputError, MissingField
 from testbed.environments.tasks import make_task
 from testbed.environments.verifiable import VerifiableTask
 from testbed.rollout.systems import find_system
+from testbed.training.controls import kept_of
 from testbed.training.engines import numerics_of
 from testbed.training.grpo_config import GRPOConfig
 from testbed.training.lab import shape_of
@@ -43,6 +44,7 @@ def require_possible(configs: Iterable[GRPOConfig]) -> None:
         for engine in ("sampler", "trainer"):
             _asked(engine, getattr(config, engine), numerics_of, engine, getattr(config, engine))
         _asked("system_params", config.system_params, _system_of, config)
+        _asked("keep", config.keep, kept_of, config, tasks[key])
         _asked("rule_params", config.rule_params, _weigh_by, config)
         if config.engine == "speculative" and config.noise:
             raise InputError("`engine` = 'speculative' needs a sampler without `noise`", found=repr(config.noise))

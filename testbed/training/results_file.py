@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import statistics
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -73,8 +73,21 @@ def row_of(cell: Cell, record: RunRecord) -> dict[str, Any]:
     return row
 
 
+def commits_of(found: Iterable[RunRecord]) -> list[str]:
+    """Name the commits that made records, sorted; one with changes that were not committed ends in "+".
+
+    Examples
+    --------
+    >>> made = [{"git": "b1", "dirty": True}, {"git": "a0", "dirty": False}, {"git": "a0", "dirty": False}, {}]
+    >>> commits_of(RunRecord(result={}, provenance=provenance) for provenance in made)
+    ['a0', 'b1+', 'unknown']
+    """
+    made = (record.provenance for record in found)
+    return sorted({f"{about.get('git') or 'unknown'}{'+' if about.get('dirty') else ''}" for about in made})
+
+
 def write_results(study: Study, found: Iterator[tuple[Cell, RunRecord]], path: Path) -> Path:
-    """Write the file, with the study and the first record's provenance in its metadata.
+    """Write the file, with the study, the first record's provenance and every commit that made runs in its metadata.
 
     Raises
     ------
@@ -94,7 +107,7 @@ def write_results(study: Study, found: Iterator[tuple[Cell, RunRecord]], path: P
     about = {
         "study": study.name, "title": study.title, "question": study.question, "limits": study.limits,
         "seeds": study.seeds, "base": dict(study.base), "factors": {k: dict(v) for k, v in study.factors.items()},
-        "kind": study.kind, "provenance": pairs[0][1].provenance,
+        "kind": study.kind, "provenance": pairs[0][1].provenance, "commits": commits_of(record for _, record in pairs),
     }  # fmt: skip
     table = table.cast(pa.schema(shorter)).replace_schema_metadata({"about": json.dumps(about)})
     pq.write_table(table, require_writable(path), compression="zstd")

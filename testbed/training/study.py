@@ -10,7 +10,7 @@ import hashlib
 import json
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +31,7 @@ class Cell:
     ----------
     levels : dict      factor -> name of its level
     config : GRPOConfig
-    seed : int         number of the repetition; runs of one seed share prompts and draws as far as they can
+    seed : int         number of the repetition; runs of one seed share warm start, prompts and draws as far as they can
     """
 
     levels: dict[str, str]
@@ -92,7 +92,14 @@ class Study:
         """Every run, seed by seed, so that a study cut short holds whole repetitions."""
         configs = [(levels, self.config(levels)) for levels in self.combinations()]
         count = self.seeds if seeds is None else seeds
-        return [Cell(levels=levels, config=config, seed=seed) for seed in range(count) for levels, config in configs]
+        return [_cell(levels, config, seed) for seed in range(count) for levels, config in configs]
+
+    def cell(self, levels: Mapping[str, str], seed: int) -> Cell:
+        """One run, of the study or of a pilot of it: every seed begins with a warm start of its own, all levels alike.
+
+        Were there one warm start for all seeds, its luck would be in every run and in no interval.
+        """
+        return _cell(dict(levels), self.config(levels), seed)
 
     def config(self, levels: Mapping[str, str]) -> GRPOConfig:
         """Settings of a combination: the base, then what each level sets, tables within tables merged."""
@@ -100,6 +107,10 @@ class Study:
         for name, level in levels.items():
             values = merged(values, self.factors[name][level])
         return GRPOConfig.of(values, f"study `{self.name}`")
+
+
+def _cell(levels: dict[str, str], config: GRPOConfig, seed: int) -> Cell:
+    return Cell(levels=levels, config=replace(config, warm_seed=config.warm_seed + seed), seed=seed)
 
 
 def merged(values: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:

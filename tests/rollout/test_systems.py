@@ -48,6 +48,16 @@ def test_times_are_finite(field, value):
         find_system("areal", **{field: value})
 
 
+@pytest.mark.parametrize(
+    ("field", "value", "kind"),
+    [("start", "2", "a number"), ("replay_share", "half", "a number"), ("push_seconds", True, "a number"),
+     ("step_seconds", "1", "a number"), ("pinned", "false", "true or false"), ("refill", 1, "true or false")],
+)  # fmt: skip
+def test_a_value_of_another_kind_is_named(field, value, kind, untyped):
+    with pytest.raises(InputError, match=f"`{field}` must be {kind}; found {value!r}"):
+        find_system("areal", **{field: value})
+
+
 def test_a_step_takes_time():
     with pytest.raises(InputError, match="`step_seconds` must be finite and > 0"):
         find_system("areal", step_seconds=0.0)

@@ -5,18 +5,20 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from testbed import SegmentedBatch, cuts, exact_gradient, gradient_terms, moments, weigh
+from testbed import ArithmeticTask, SegmentedBatch, cuts, exact_gradient, gradient_terms, moments, weigh
 from testbed.core.choices import RandomChooser
 from testbed.core.errors import InputError
 from testbed.exact.law import ExactLaw
 from testbed.exact.output_law import output_law
+from testbed.policies.transformer import Transformer
 from testbed.rollout.engine import rollout
 from testbed.training import controls
 from testbed.training.checkpoints import load_checkpoint, save_checkpoint
 from testbed.training.controls import ControlSource, redrafted
 from testbed.training.grpo_config import CONTROLS, GRPOConfig
+from testbed.training.possible import require_possible
 from testbed.training.sources import ClockSource
-from tests.training.grpo_worlds import made
+from tests.training.grpo_worlds import SHAPE, made
 from theory.theorems.s06_posthoc_boundary import selection_bias
 from theory.worlds import world
 
@@ -152,6 +154,33 @@ def test_a_controlled_run_picked_up_is_the_run_that_was_never_stopped(tmp_path):
     while second.advance():
         pass
     assert torch.equal(second.model.vector(), whole.model.vector()) and second.curve == whole.curve
+
+
+def untaught(**settings):
+    """A run whose responses have up to three tokens and are hardly ever right."""
+    return controlled(env=ArithmeticTask(9), weights=Transformer.random(SHAPE, 0, dtype=torch.float32), **settings)
+
+
+@pytest.mark.parametrize(("keep", "expected"), [(1, 1), (2, 2), (None, 1)])
+def test_a_boundary_lies_where_keep_says(keep, expected):
+    run = untaught(updates=2, prompts=16, keep=keep)
+    run.advance()
+    batch = run.source.next_batch().batch
+    two = batch.segment.amax(1) == 1
+    kept = ((batch.segment == 0) & batch.mask)[two].sum(1)
+    assert len(kept) > 5 and kept.unique().tolist() == [expected]
+
+
+def test_a_boundary_that_leaves_nothing_to_write_again_is_refused():
+    with pytest.raises(InputError, match="`keep` must be < 3"):
+        untaught(keep=3)
+    nine = {"task": "addition", "task_params": {"max_operand": 9}}
+    with pytest.raises(InputError, match="`keep` must be < 3"):
+        require_possible([GRPOConfig(**nine, control="blind", system="steps_off", keep=3)])
+    with pytest.raises(InputError, match="`keep` must be a whole number >= 1"):
+        GRPOConfig(control="blind", system="steps_off", keep=0)
+    with pytest.raises(InputError, match="goes with a `control`"):
+        GRPOConfig(keep=2)
 
 
 def test_a_control_without_a_system_of_known_age_is_refused():

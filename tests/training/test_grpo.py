@@ -14,6 +14,7 @@ from testbed.rollout import rollout
 from testbed.stats.gates import MeanGate
 from testbed.training import grpo
 from testbed.training.checkpoints import load_checkpoint, save_checkpoint
+from testbed.training.lab import source_of
 from testbed.training.sources import Drawn, OnPolicySource
 from tests.training.grpo_worlds import EXACT, TASK, made, model, ran
 
@@ -188,6 +189,38 @@ def test_a_gradient_that_is_not_finite_ends_the_run_and_leaves_the_weights(monke
 def test_weights_that_overflow_are_a_divergence():
     run = ran(updates=5, rate=1e30, rule="none")
     assert run.outcome == "diverged" and "not finite" in run.reason and run.done < 5
+
+
+@pytest.mark.parametrize(
+    "changes", [{"minibatches": 2}, {"epochs": 2}, {"system": "steps_off", "system_params": {"ahead": 3}}]
+)
+def test_a_law_that_is_not_finite_ends_the_run_wherever_it_is_met(changes):
+    run = made(source=source_of, updates=8, rate=1e12, rule="exact", rule_params={"clamp": True}, **changes)
+    while run.advance():
+        pass
+    assert run.outcome == "diverged" and "not finite" in run.reason
+
+
+def test_a_gradient_that_is_not_finite_is_noted_whichever_step_it_is_of(monkeypatch):
+    run, norms = made(updates=1, minibatches=2), iter([float("nan"), 1.0])
+    monkeypatch.setattr(run, "_step", lambda *_: (0.5, next(norms)))
+    run.advance()
+    assert math.isnan(run.curve["grad_norm"][0])
+
+
+def test_metrics_are_of_the_weights_that_the_steps_use():
+    run = made(updates=1, minibatches=2, rule="spire")
+    batch, _ = run._scored(run.source.next_batch().batch)
+    shift = torch.linspace(-2, 2, batch.tokens.numel()).view_as(batch.logp_behavior)
+    batch = batch.replaced(logp_behavior=torch.where(batch.mask, batch.logp_behavior + shift, 0.0).clamp(max=0.0))
+    advantage, parts = torch.linspace(-1, 1, batch.batch_size, dtype=torch.float64), run._parts(batch)
+    found = run._weights(batch, advantage, parts)
+    whole = weigh("spire", batch, advantage=advantage)
+    assert torch.equal(found.raw, whole.raw) and not torch.equal(found.value, whole.value)
+    for rows in parts:
+        part = weigh("spire", batch.select(rows), advantage=advantage[rows])
+        for name in ("value", "gate", "acted", "raw"):
+            assert torch.equal(getattr(found, name)[rows], getattr(part, name))
 
 
 def test_what_a_rule_needs_and_lacks_is_said():

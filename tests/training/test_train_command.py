@@ -183,7 +183,7 @@ USAGE = {
     "width": (["{file}", "--set", "width=9"], "`width` must be a multiple of 2 * heads; found 9 for 2 heads"),
     "system": (["{file}", "--set", "system=arael"], "found 'arael' (did you mean 'areal'?)"),
     "system value": (["{file}", "--set", "system_params.ahead=-1"], "`ahead` must be a whole number >= 0; found -1"),
-    "system kind": (["{file}", "--set", "system_params.update_seconds=long"], "`system_params` must hold values"),
+    "system kind": (["{file}", "--set", "system_params.update_seconds=long"], "`update_seconds` must be a number; found 'long'"),
     "numerics": (["{file}", "--set", "sampler.dtype=float8"], "`dtype` must be one of float64, float32, bfloat16, float16"),
     "table": (["{file}", "--set", "sampler=float32"], "`sampler` must be a table"),
     "noise": (["{file}", "--set", "noise=mow"], "`noise` must be one of , gaussian"),

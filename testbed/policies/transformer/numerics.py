@@ -74,6 +74,10 @@ class Numerics:
         for name, choices in CHOICES.items():
             if getattr(self, name) not in choices:
                 raise InputError(f"`{name}` must be one of {', '.join(choices)}", found=repr(getattr(self, name)))
+        if not isinstance(self.cached, bool):
+            raise InputError("`cached` must be true or false", found=repr(self.cached))
+        if not isinstance(self.router_noise, int | float) or isinstance(self.router_noise, bool):
+            raise InputError("`router_noise` must be a number", found=repr(self.router_noise))
         if not (math.isfinite(self.router_noise) and self.router_noise >= 0):
             raise InputError("`router_noise` must be finite and >= 0", found=self.router_noise)
         if self.router_noise and self.router != "noisy":

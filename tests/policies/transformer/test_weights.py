@@ -140,6 +140,8 @@ def test_int8_touches_the_matrices_of_the_layers_only():
     [
         ({"dtype": "int4"}, "`dtype` must be one of float64"),
         ({"reduction": "random"}, "`reduction` must be one of library, fixed"),
+        ({"cached": "no"}, "`cached` must be true or false; found 'no'"),
+        ({"router_noise": "0.1"}, "`router_noise` must be a number; found '0.1'"),
         ({"router_noise": 0.1}, "`router_noise` needs router='noisy'"),
         ({"router": "noisy", "router_noise": -1.0}, "finite and >= 0"),
     ],
