@@ -32,7 +32,7 @@ def draw(records: list[Any], out: Path, name: str = "spire_partial") -> list[Pat
                     axes.plot([base["reward"]], [place], "o", ms=5, mfc="none", mec=GREY, mew=0.9)
                 axes.plot([own["low"], own["high"]], [place, place], color=color, lw=1.4, solid_capstyle="butt")
                 axes.plot([own["reward"]], [place], "o", ms=3.2, color=color)
-            kind = "innocent: " if sampling == drawn["innocent"] else ""
+            kind = "innocent: " if sampling in drawn["innocent"] else ""
             kind = "control: " if sampling in drawn["controls"] else kind
             shape = f"{found['segments']:.1f} segments, age {found['staleness']:.1f}"
             axes.set_title(f"{kind}{sampling}\n{shape}", loc="left", fontsize=7)

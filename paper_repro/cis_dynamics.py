@@ -6,9 +6,10 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from paper_repro.cis_controls import share_acted
 from paper_repro.cis_settings import Place, arms_studies, places_of
-from paper_repro.cis_training import NAMES, share_acted
-from paper_repro.lab_cis import FRESH, above
+from paper_repro.cis_verdicts import above, by_chance
+from paper_repro.lab_cis import FRESH, NAMES, READING
 from paper_repro.lab_results import Results
 from paper_repro.lab_tables import CRITERION, TINY, iqm, settled
 from paper_repro.reported_tables import reported
@@ -79,24 +80,30 @@ CLAIMS: tuple[tuple[str, str, str, str], ...] = (  # statistic, the larger arm, 
 
 
 def table10(setting: Setting) -> Finding:
-    """Statistics of training for each arm, model and size of the mismatch, the paper's beside ours."""
+    """Statistics of training by arm, a table for each model and size of the mismatch, the paper's number and ours in a cell."""
     studies, printed = arms_studies(setting), reported(10)
     finding = Finding(sources={f"runs of {results.name}": results.source for results in studies})
     places = [place for results in studies for place in places_of(results)]
-    for column, statistic in STATISTICS.items():
+    for place in places:
         for arm, label in LABELS.items():
-            row = {"table": column, "arm": NAMES[arm], "paper": printed[label, column].printed or "not shown"}
-            for place in places:
-                row[place.words] = str(iqm(place.values(statistic, arm), "table10", column, arm, place.key))
+            row = {"table": f"{place.words[0].upper()}{place.words[1:]}: paper / ours", "arm": NAMES[arm]}
+            for column, statistic in STATISTICS.items():
+                ours = iqm(place.values(statistic, arm), "table10", column, arm, place.key)
+                row[column] = f"{printed[label, column].printed or 'not shown'} / {ours}"
             finding.rows.append(row)
     for claim in CLAIMS:
         finding.claims += [claim_of(place, *claim) for place in places if place.model == MODEL]
     finding.claims = settled(finding.claims, min(results.about["seeds"] for results in studies))
     finding.remarks += [
         f"Verdicts. {CRITERION}",
+        "verdicts here are by sign alone, the smallest difference that counts being 0: statistics have units of their own. They "
+        "are judged at every size, whether or not the mismatch costs reward there",
+        by_chance(finding.claims),
+        "Reward is that of the batches trained on, in the paper and here",
         "as in the paper: mean over the last third of training (median for the gradient norm and max|log k|), peak and share "
         "acted on over the whole run. Gradients are those before they are clipped to norm 1. A curve's last third is "
         "the last 5 of its 15 stretches",
+        READING,
         "the paper's batches hold thousands of tokens of hundreds of positions, ours some three hundred: a largest |log k| over "
         "fewer tokens is smaller, and lengths have no counterpart (a right answer has six tokens)",
         FRESH,
@@ -107,7 +114,7 @@ def table10(setting: Setting) -> Finding:
 
 
 def claim_of(place: Place, column: str, larger: str, smaller: str, claim: str) -> dict[str, str]:
-    """Verdict on "this statistic is larger in that arm"; gradients are compared by their common logarithms."""
+    """Verdict on "this statistic is larger in that arm", by sign; gradients are compared by their common logarithms."""
     statistic, printed = STATISTICS[column], reported(10)
     by_log = "grad" in column.lower()
     first, second = (
@@ -116,7 +123,7 @@ def claim_of(place: Place, column: str, larger: str, smaller: str, claim: str) -
     paper = f"paper {printed[LABELS[larger], column].printed} and {printed[LABELS[smaller], column].printed}"
     unit = " (common logarithms)" if by_log else ""
     address = ("table10", column, larger, smaller, place.key)
-    return above(f"{claim} ({place.words})", first, second, paper + unit, *address)
+    return above(f"{claim} ({place.words})", first, second, paper + unit, *address, margin=0.0)
 
 
 def figure10(setting: Setting) -> Finding:
@@ -135,6 +142,7 @@ def figure10(setting: Setting) -> Finding:
     finding.remarks += [
         "mean over seeds and the band that they span, as in the paper, here over the stretches of a run that the results keep; a "
         "run that diverged has no values after that",
+        READING,
         FRESH,
     ]
     return finding

@@ -11,9 +11,9 @@ import math
 
 import numpy as np
 
+from paper_repro.cis_averages import PAPER_SEEDS, welch
 from paper_repro.cis_sweeps import swept
 from paper_repro.comparison import Check
-from paper_repro.lab_cis import PAPER_SEEDS, welch
 from paper_repro.mismatch_samples import TokenSample
 from paper_repro.mismatch_weights import weights_of
 from paper_repro.reported_tables import Reported, reported

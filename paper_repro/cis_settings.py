@@ -56,6 +56,11 @@ def places_of(results: Results) -> list[Place]:
     return [Place(results, noise) for noise in results.levels("noise")]
 
 
+def dense_places(setting: Setting) -> list[Place]:
+    """Return the places of the dense model: every other study of CIS has its settings."""
+    return places_of(results_of(ARMS_STUDIES[0], setting, FEW))
+
+
 def arms_studies(setting: Setting) -> list[Results]:
     """Return the results of both models' studies of arms."""
     return [results_of(name, setting, FEW) for name in ARMS_STUDIES]

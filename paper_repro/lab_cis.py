@@ -1,45 +1,24 @@
-"""What the tables of the CIS training studies share: arms and their names, the paper's averages beside ours, and its contrasts.
+"""What the tables of the CIS training studies share: arms and their names, and rows with the paper's averages beside ours.
 
 The paper's columns are benchmarks that a tiny model cannot be asked. Its average over them stands beside our final reward,
-and what is judged is never a number but an order, seed by seed: is this arm above that one, does this one collapse.
+and what is judged (`cis_verdicts`) is an order, never a number.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-import numpy as np
-from scipy.stats import t as student
-
 from paper_repro.lab_results import Results
-from paper_repro.lab_tables import (
-    LEVEL,
-    NOISE,
-    NOT,
-    REPRODUCED,
-    arm_row,
-    as_array,
-    claim_row,
-    compare,
-    iqm,
-    judged_better,
-    judged_rate,
-    rate,
-    together,
-)
+from paper_repro.lab_tables import arm_row, iqm
 from paper_repro.reported_tables import Reported, reported
-from testbed.core.seeds import SeedTree
-from testbed.stats.interval import Interval
-from testbed.stats.runs import interquartile_mean
 
-PAPER_SEEDS, BASE = 3, "Base model (no RL)"
-OFTEN = 0.5  # "collapses" says that at least so many runs do
-AGREE, RESAMPLES = 0.3, 2000  # a rank correlation surely below the first is no agreement
+BASE = "Base model (no RL)"
 NO_COUNTERPART = (
     "the paper's columns are five benchmarks; a tiny model has one task. Its average stands beside our final reward (mean of the "
-    "last three evaluations, in [0, 1]; interquartile mean over seeds), and orders are judged, not numbers"
+    "last three evaluations, in [0, 1]; interquartile mean over seeds), and orders are judged, not numbers. Ours is reward on "
+    "prompts that are trained on, the paper's accuracy on problems that are not: ours says how well training went, and nothing "
+    "of what carries over"
 )
 READING = (
     "the paper's cap formula is cut off in the text we had: cis is the odds form, cis_linear the linear one, both at the "
@@ -80,6 +59,8 @@ ARMS: dict[
     "cis": ("CIS", Printed(2, "CIS (lambda=2.3, kappa=5e-3)")),
     "cis_linear": ("CIS, linear cap", None),
     "tis_113": ("TIS, C = 1.13", Printed(2, "Fixed ratio cap (TIS, C=1.13)")),
+    "mean_x1": ("TIS, cap = mean cap of CIS at the paper's size", None),
+    "share_x1": ("TIS, acts as often as CIS at the paper's size", None),
     "mean_x8": ("TIS, cap = mean cap of CIS at 8 times", None),
     "share_x8": ("TIS, acts as often as CIS at 8 times", None),
     "mean_x24": ("TIS, cap = mean cap of CIS at 24 times", None),
@@ -88,6 +69,9 @@ ARMS: dict[
     "kappa_0.1": ("raised floor, kappa = 0.1", Printed(2, "Raised floor (kappa=0.1)")),
     "kappa_0": ("no floor, kappa = 0", Printed(2, "No floor (kappa=0)")),
 }
+
+
+NAMES = {arm: name for arm, (name, _) in ARMS.items()}
 
 
 def average_of(arm: str) -> Reported | None:
@@ -157,103 +141,3 @@ def rows_of(
 
 def _address(results: Results, factor: str, level: str, levels: Mapping[str, str]) -> tuple[str, ...]:
     return (results.name, factor, level, *levels.values())
-
-
-# ------------------------------------------------------------------------------------------------ claims
-def in_the_paper(first: Reported | None, second: Reported | None) -> str:
-    """Say how far apart two averages of the paper are, with Welch's two-sided p-value for its three seeds each.
-
-    Examples
-    --------
-    >>> in_the_paper(average_of("cis"), average_of("tis"))
-    'paper 34.78 - 31.40 = +3.38, Welch p = 0.140'
-    """
-    if first is None or second is None or first.mean is None or second.mean is None:
-        return "paper: not shown"
-    text = f"paper {first.mean:.2f} - {second.mean:.2f} = {first.mean - second.mean:+.2f}"
-    if not first.sd or not second.sd:
-        return text
-    return f"{text}, Welch p = {welch(first, second):.3f}"
-
-
-def welch(first: Reported, second: Reported) -> float:
-    """Two-sided p-value of the difference of two printed means of PAPER_SEEDS seeds each."""
-    assert first.mean is not None and second.mean is not None and first.sd is not None and second.sd is not None
-    a, b = first.sd**2 / PAPER_SEEDS, second.sd**2 / PAPER_SEEDS
-    freedom = (a + b) ** 2 / ((a * a + b * b) / (PAPER_SEEDS - 1))
-    return float(2 * student.sf(abs(first.mean - second.mean) / math.sqrt(a + b), freedom))
-
-
-def above(claim: str, better: Sequence[float], worse: Sequence[float], paper: str, *address: str) -> dict[str, str]:
-    """Verdict on "this arm ends above that one", seed by seed.
-
-    Examples
-    --------
-    >>> above("a above b", [0.9] * 9 + [0.8], [0.1] * 10, "", "doc")["verdict"]
-    'reproduced'
-    """
-    found = compare(better, worse, "above", *address)
-    verdict = judged_better(found.difference.interval)
-    return claim_row(claim, verdict, _joined(f"ours {found}", paper), found.to_tell)
-
-
-def collapses(
-    claim: str, flags: Sequence[float], arm: Sequence[float], sound: Sequence[float], paper: str, *address: str
-) -> dict[str, str]:
-    """Verdict on "this arm collapses where that one does not": at least half of its runs, and it ends below.
-
-    Parameters
-    ----------
-    flags : sequence   whether each run of the arm collapsed
-    arm, sound         final rewards by seed of the arm and of the one it is compared with
-    """
-    broken, found = rate(flags), compare(sound, arm, "collapses", *address)
-    verdict = together(judged_rate(broken.interval, least=OFTEN), judged_better(found.difference.interval))
-    return claim_row(claim, verdict, _joined(f"collapsed {broken}, ends lower by {found}", paper), found.to_tell)
-
-
-def agreement(
-    finals: Mapping[str, Sequence[float]], paper: Mapping[str, float], *address: str
-) -> tuple[float, Interval]:
-    """Kendall's rank correlation between the paper's averages and our interquartile means, with a bootstrap over seeds.
-
-    Examples
-    --------
-    >>> ours = {"a": [0.1, 0.1, 0.2], "b": [0.5, 0.4, 0.5], "c": [0.8, 0.9, 0.9]}
-    >>> agreement(ours, {"a": 30.0, "b": 31.0, "c": 34.0}, "doc")[0]
-    1.0
-    """
-    names = list(paper)
-    values, theirs = as_array([finals[name] for name in names]), [paper[name] for name in names]
-    tree = SeedTree("laboratory")["agreement"]
-    for word in address:
-        tree = tree[word]
-    drawn = tree.numpy_generator().integers(values.shape[1], size=(RESAMPLES, values.shape[1]))
-    found = [_tau(interquartile_mean(values[:, index]), theirs) for index in drawn]
-    half = (1 - LEVEL) / 2
-    low, high = np.quantile(found, [half, 1 - half])
-    return _tau(interquartile_mean(values), theirs), Interval(float(low), float(high), LEVEL, "bootstrap")
-
-
-def judged_agreement(found: Interval) -> str:
-    """Verdict on "arms stand in the paper's order": a rank correlation above 0.
-
-    Examples
-    --------
-    >>> [judged_agreement(Interval(*ends, 0.95, "")) for ends in ((0.1, 0.9), (-0.5, 0.2), (-0.5, 0.5))]
-    ['reproduced', 'not reproduced', 'within noise']
-    """
-    if found.low > 0:
-        return REPRODUCED
-    return NOT if found.high < AGREE else NOISE
-
-
-def _tau(first: np.ndarray, second: Sequence[float]) -> float:
-    """Pairs in the same order minus pairs in the other, over all pairs; a tie counts for neither."""
-    a, b = np.asarray(first), np.asarray(second)
-    agree = np.sign(a[:, None] - a) * np.sign(b[:, None] - b)
-    return float(agree.sum() / (len(a) * (len(a) - 1)))
-
-
-def _joined(*parts: str) -> str:
-    return "; ".join(part for part in parts if part)

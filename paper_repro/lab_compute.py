@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
+
 from testbed.training.results_file import POINTS
 
-LAST = 3  # evaluations that a reward is the mean of
+WINDOW = 0.3  # part of the way, at its end, that a reward is the mean of: at the same compute the same compute for all shares
+POINTS_OF_WINDOW = 31  # at which the line through the evaluations is read off
 
 
 def compute_after(row: Mapping[str, Any], planned: int, updates: float) -> float:
@@ -35,18 +37,22 @@ def compute_after(row: Mapping[str, Any], planned: int, updates: float) -> float
 
 
 def reward_at(row: Mapping[str, Any], every: int, updates: float) -> float:
-    """Mean of the last LAST evaluations made after at most so many updates; 0 once a run has diverged.
+    """Reward after so many updates: mean of the line through the evaluations over the last WINDOW of the way; 0 once diverged.
+
+    A mean of the last three evaluations would look back over 30 updates, which are a third of a run of 100 and a tenth of one
+    of 280 that has spent as much.
 
     Examples
     --------
-    >>> row = {"evaluations": [0.0, 0.3, 0.6, 0.9, 1.0], "outcome": "finished", "updates": 40}
-    >>> round(reward_at(row, 10, 35), 6), reward_at(row | {"outcome": "diverged"}, 10, 45)
-    (0.6, 0.0)
+    >>> row = {"evaluations": [0.0, 0.5, 1.0], "outcome": "finished", "updates": 20}
+    >>> round(reward_at(row, 10, 20), 6), reward_at(row | {"outcome": "diverged"}, 10, 25)
+    (0.85, 0.0)
     """
     if row["outcome"] == "diverged" and updates >= row["updates"]:
         return 0.0
-    seen = row["evaluations"][: int(updates // every) + 1]
-    return statistics.fmean(seen[-LAST:])
+    seen = row["evaluations"]
+    read = np.linspace((1 - WINDOW) * updates, updates, POINTS_OF_WINDOW)
+    return float(np.interp(read, every * np.arange(len(seen)), seen).mean())
 
 
 def updates_for(row: Mapping[str, Any], planned: int, seconds: float) -> float:

@@ -16,23 +16,24 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from paper_repro.comparison import Check
+from paper_repro.lab_power import to_tell
 from testbed.core.errors import InputError
 from testbed.core.seeds import SeedTree
 from testbed.stats.interval import Interval
 from testbed.stats.intervals import clopper_pearson
-from testbed.stats.runs import Estimate, difference_by_seed, estimate, probability_of_improvement, runs_to_tell
+from testbed.stats.runs import Estimate, difference_by_seed, estimate, probability_of_improvement
 
 LEVEL = 0.95
 MARGIN = 0.05  # of reward, in [0, 1]: a smaller loss than this counts as none
 REPRODUCED, NOISE, NOT = "reproduced", "within noise", "not reproduced"
 WORDS = (NOT, NOISE, REPRODUCED)  # the weakest part decides
 FEWEST = 5  # seeds that a verdict needs
-UNSEEN = 10**6  # runs to tell from which on no difference was seen
 CRITERION = (
     f"intervals at {LEVEL:.0%}: interquartile means and differences by a stratified bootstrap over seeds, rates by "
     f"Clopper and Pearson. reproduced: the whole interval lies where the claim says; not reproduced: it lies where the claim "
-    f"says it does not, or a difference of {MARGIN:g} in the claimed direction is outside it; within noise: neither. "
-    "A claim of several parts has the verdict of its weakest part"
+    f"says it does not, or lies below a difference of {MARGIN:g} in the claimed direction, or of the paper's own size where that "
+    "is smaller; within noise: neither. Where a mismatch of engines is not seen to cost reward, a claim that one arm repairs it "
+    "better than another is within noise: nothing to repair here. A claim of several parts has the verdict of its weakest part"
 )
 CAVEAT = (
     "the paper's full text is not available to this project: its claims are those of its abstract, and every rule and setting "
@@ -61,9 +62,9 @@ def iqm(values: Sequence[float], *address: str | int | float) -> Estimate:
     return estimate([list(values)], seeds=_stream("iqm", *address), level=LEVEL)
 
 
-def iqm_of_strata(strata: Mapping[str, Sequence[float]], *address: str | int | float) -> Estimate:
+def iqm_of_strata(strata: Mapping[str, Sequence[float]], *address: str | int | float, level: float = LEVEL) -> Estimate:
     """Interquartile mean of the runs of several tasks or levels together; the bootstrap keeps the mix."""
-    return estimate([list(values) for values in strata.values()], seeds=_stream("strata", *address), level=LEVEL)
+    return estimate([list(values) for values in strata.values()], seeds=_stream("strata", *address), level=level)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,11 +94,10 @@ def rate(flags: Sequence[float]) -> Rate:
 # ------------------------------------------------------------------------------------------------ two arms
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compared:
-    """Two arms of the same seeds: first - second, how often the first is ahead, and how many seeds would tell them apart."""
+    """Two arms of the same seeds: first - second, and how often the first is ahead."""
 
     difference: Estimate
     improvement: Estimate
-    seeds_to_tell: int
 
     @property
     def told(self) -> bool:
@@ -107,9 +107,11 @@ class Compared:
     @property
     def to_tell(self) -> str:
         """Seeds with which a difference of this size would be told from 0 nine times in ten, in words."""
-        if self.told:
-            return "told apart"
-        return "no difference seen" if self.seeds_to_tell >= UNSEEN else f"about {max(2, self.seeds_to_tell):,} seeds"
+        return self.to_tell_from(0.0)
+
+    def to_tell_from(self, *bounds: float) -> str:
+        """Seeds with which the interval would leave one of the bounds out that a verdict rests on, in words."""
+        return to_tell(self.difference, *bounds)
 
     def __str__(self) -> str:
         low, high = self.difference.interval.low, self.difference.interval.high
@@ -139,8 +141,7 @@ def compare(
     """
     return Compared(
         difference=difference_by_seed(first, second, seeds=_stream("difference", *address), level=level),
-        improvement=probability_of_improvement(first, second, seeds=_stream("improvement", *address), level=level),
-        seeds_to_tell=runs_to_tell(first, second, level=level),
+        improvement=probability_of_improvement(first, second, level=level),
     )
 
 
@@ -173,20 +174,29 @@ def arm_row(
 
 
 # ------------------------------------------------------------------------------------------------ verdicts
-def judged_better(difference: Interval, margin: float = MARGIN) -> str:
+def judged_better(difference: Interval, margin: float = MARGIN, *, gap: float | None = None) -> str:
     """Verdict on "the first arm is better": first - second is claimed to be above 0.
 
-        reproduced: low > 0;   not reproduced: low <= 0 and high < margin;   else within noise
+        reproduced: low > 0;   not reproduced: high <= 0, or low <= 0 and high < min(margin, gap);   else within noise
+
+    Parameters
+    ----------
+    difference : Interval   of first - second
+    margin : float          a smaller difference than this counts as none, in the unit of the difference; 0: only the sign counts
+    gap : float             the difference that the paper prints, in the same unit: an interval that holds it refutes nothing
 
     Examples
     --------
     >>> [judged_better(Interval(*ends, 0.95, "")) for ends in ((0.01, 0.2), (-0.1, 0.01), (-0.1, 0.2))]
     ['reproduced', 'not reproduced', 'within noise']
+    >>> [judged_better(Interval(-0.1, high, 0.95, ""), gap=0.006) for high in (0.01, 0.005, 0.0)]
+    ['within noise', 'not reproduced', 'not reproduced']
     """
     _check(margin)
     if difference.low > 0:
         return REPRODUCED
-    return NOT if difference.high < margin else NOISE
+    least = margin if gap is None else min(margin, gap)
+    return NOT if difference.high <= 0 or difference.high < least else NOISE
 
 
 def judged_not_worse(difference: Interval, margin: float = MARGIN) -> str:

@@ -45,7 +45,7 @@ STUDIES = {
         Study(
             "cis_table2",
             "controls of CIS: constant caps, a bound from below, floors",
-            "cis_training:table2",
+            "cis_controls:table2",
             ("tiny",),
             LABORATORY,
         ),

@@ -145,7 +145,7 @@ def _number(value: float | str | None, unit: str = "") -> str:
 
 
 def _markdown(header: tuple[str, ...], rows: list[list[str]]) -> list[str]:
-    lines = ["| " + " | ".join(header) + " |", "|---" * len(header) + "|"]
+    lines = ["| " + " | ".join(map(_safe, header)) + " |", "|---" * len(header) + "|"]
     return lines + ["| " + " | ".join(map(_safe, row)) + " |" for row in rows]
 
 

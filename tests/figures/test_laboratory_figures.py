@@ -41,7 +41,7 @@ def found(name):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "results_of", lambda *_: results)
         if name == "replay":
-            patch.setattr(module, "pilot", lambda *_, **__: MOMENTS * 4)
+            patch.setattr(module, "pilot", lambda *_, **__: [MOMENTS * 4])
         return module.table(Setting(scale="tiny"))
 
 

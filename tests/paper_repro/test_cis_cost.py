@@ -48,6 +48,15 @@ def test_a_step_without_correction_scores_nothing_again():
 def test_by_the_token_the_papers_corrections_cost_a_quarter():
     check = cis_cost.by_token()
     assert check.holds is False and "TIS +28%" in check.found
+    assert check.statement.startswith(cis_cost.OURS)  # a division of the paper's numbers is no statement of the paper
+
+
+def test_what_is_ours_in_the_papers_table_says_so():
+    rows = cis_cost.printed_rows()
+    assert (
+        set(rows[0]) - {"table", "arm"} - set(cis_cost.PRINTED) == {cis_cost.PER_TOKEN} and "ours" in cis_cost.PER_TOKEN
+    )
+    assert {row["arm"]: row[cis_cost.PER_TOKEN] for row in rows}["TIS"] == f"{1e3 * 30.51 / 249:.1f}"
 
 
 def test_phases_are_timed_in_turn_and_the_first_round_is_not_counted():

@@ -7,8 +7,17 @@ import scipy.stats
 from testbed.core.errors import InputError
 from testbed.core.seeds import SeedTree
 from testbed.stats import runs
+from testbed.stats.interval import Interval
 from testbed.stats.intervals import clopper_pearson
-from testbed.stats.runs import difference_by_seed, estimate, probability_of_improvement, runs_to_tell
+from testbed.stats.runs import (
+    NEVER,
+    Estimate,
+    difference_by_seed,
+    estimate,
+    probability_of_improvement,
+    runs_to_tell,
+    runs_to_tell_rate,
+)
 
 SEEDS = SeedTree("runs")
 
@@ -63,16 +72,46 @@ def test_pairing_removes_what_seeds_have_in_common(rng):
 
 
 def test_probability_of_improvement_counts_wins_and_half_the_ties():
-    found = probability_of_improvement([1.0, 1.0, 0.0, 5.0], [0.0, 1.0, 1.0, 4.0], seeds=SEEDS)
+    found = probability_of_improvement([1.0, 1.0, 0.0, 5.0], [0.0, 1.0, 1.0, 4.0])
     assert found.value == 2.5 / 4 and 0 <= found.interval.low < found.value < found.interval.high <= 1
+    assert found.interval.low == clopper_pearson(2, 4).low and found.interval.high == clopper_pearson(3, 4).high
 
 
-def test_the_seeds_needed_give_the_power_asked_for():
-    """Differences of mean 1/2 and deviation 1: the normal test with n seeds finds them as often as promised, with fewer not."""
-    found = runs_to_tell([1.5, -0.5] * 500, [0.0] * 1000, power=0.9)
-    power = [scipy.stats.norm.sf(1.96 - 0.5 * n**0.5) for n in (found - 2, found)]
-    assert found == 43 and power[0] < 0.9 <= power[1] + 1e-3
-    assert runs_to_tell([1.0, 1.0], [0.0, 0.0]) == 0 and runs_to_tell([1.0, 0.0], [0.0, 1.0]) == 10**9
+def test_ten_wins_in_ten_are_not_certainty():
+    found = probability_of_improvement([1.0] * 10, [0.0] * 10)
+    assert found.value == 1.0 and found.interval.high == 1.0
+    assert found.interval.low == pytest.approx(0.025 ** (1 / 10), abs=1e-12)
+    assert probability_of_improvement([0.0] * 10, [1.0] * 10).interval.low == 0.0
+
+
+def test_the_runs_needed_give_the_power_asked_for():
+    """A bound half a deviation away: the normal test with n runs leaves it out as often as promised, with fewer not."""
+    width = 2 * 1.959964 / 5  # of an interval of 25 runs of deviation 1
+    for value, bound in ((0.5, 0.0), (0.0, -0.5), (0.2, 0.7)):
+        found = Estimate(value=value, interval=Interval(value - width / 2, value + width / 2, 0.95, ""), runs=25)
+        needed = runs_to_tell(found, bound, power=0.9)
+        power = [scipy.stats.norm.sf(1.959964 - 0.5 * n**0.5) for n in (needed - 2, needed)]
+        assert needed == 43 and power[0] < 0.9 <= power[1] + 1e-3
+        assert runs_to_tell(found, value) == NEVER
+
+
+def test_the_runs_needed_are_those_of_the_statistic_that_is_judged():
+    """One run in ten collapsed: the mean would need many more runs than the interquartile mean."""
+    values = [0.06, 0.05, 0.07, 0.05, 0.06, 0.04, 0.05, 0.07, 0.06, -0.9]
+    found, mean = (estimate([values], seeds=SEEDS, statistic=f) for f in (runs.interquartile_mean, np.mean))
+    assert 10 * runs_to_tell(found, -0.05) < runs_to_tell(mean, -0.05)
+
+
+@pytest.mark.parametrize(("count", "bound"), [(2, 0.5), (7, 0.5), (4, 0.2)])
+def test_the_runs_needed_for_a_rate_give_the_power_asked_for(count, bound):
+    def power(n):
+        told = (clopper_pearson(k, n) for k in range(n + 1))
+        out = [interval.high < bound if count / 10 < bound else interval.low > bound for interval in told]
+        return sum(scipy.stats.binom.pmf(k, n, count / 10) for k in range(n + 1) if out[k])
+
+    needed = runs_to_tell_rate(count, 10, bound)
+    assert power(needed - 4) < 0.9 <= power(needed)
+    assert runs_to_tell_rate(5, 10, 0.5) == NEVER
 
 
 def test_what_cannot_be_judged_is_refused():
