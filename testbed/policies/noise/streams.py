@@ -50,9 +50,15 @@ class NoiseStreams:
 
     def _rows(self, draw: object, size: int) -> Tensor:
         generator, drawn = torch.Generator(), torch.empty(len(self.states), size, dtype=torch.float64)
+        first: dict[int, Tensor] = {}  # responses of a group share prefixes, and seeding is what takes the time
         for row, state in zip(drawn, self.states, strict=True):
-            generator.manual_seed(seed_of(state))
+            seed = seed_of(state)
+            if seed in first:
+                row.copy_(first[seed])
+                continue
+            generator.manual_seed(seed)
             row.copy_(draw(size, generator=generator, dtype=torch.float64))  # pyright: ignore[reportCallIssue]
+            first[seed] = row
         return drawn
 
 
