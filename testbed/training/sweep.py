@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from filelock import FileLock
+
 from testbed.core.errors import InputError
 from testbed.core.records import RunRecord, provenance, write_json_atomic
 from testbed.training.backends import parallel
@@ -107,20 +109,40 @@ def sweep(
 
 
 def run_cell(cell: Cell, work: Work, out: str) -> tuple[str, str]:
-    """Run one cell and write its record; (id, last line of the error, "" if there was none)."""
-    path, started = record_path(Path(out), cell), time.perf_counter()
+    """Run one cell and write its record; (id, last line of the error, "" if there was none).
+
+    A sweep that is killed can leave a worker behind that finishes its cell. The lock, which ends with the process that holds
+    it, makes the next sweep wait for that worker and find its record.
+    """
+    path = record_path(Path(out), cell)
     failure = path.with_suffix(".failed.txt")
-    about = provenance(cell.seed)
-    try:
-        result = work(cell)
-    except Exception as error:  # a sweep outlives any one of its cells
-        failure.write_text(traceback.format_exc())
-        return cell.id, f"{type(error).__name__}: {error}"
-    about["seconds"] = round(time.perf_counter() - started, 3)
-    content = {"study_cell": cell.id, "levels": cell.levels, "seed": cell.seed, "config": cell.config.plain(), **result}
-    write_json_atomic(path, {"result": content, "provenance": about})
-    failure.unlink(missing_ok=True)
+    with FileLock(_locks(Path(out)) / f"{cell.id}.lock"):
+        if read_record(path) is not None:
+            return cell.id, ""
+        about, started = provenance(cell.seed), time.perf_counter()
+        try:
+            result = work(cell)
+        except Exception as error:  # a sweep outlives any one of its cells
+            failure.write_text(traceback.format_exc())
+            return cell.id, f"{type(error).__name__}: {error}"
+        about["seconds"] = round(time.perf_counter() - started, 3)
+        content = {
+            "study_cell": cell.id,
+            "levels": cell.levels,
+            "seed": cell.seed,
+            "config": cell.config.plain(),
+            **result,
+        }
+        write_json_atomic(path, {"result": content, "provenance": about})
+        failure.unlink(missing_ok=True)
     return cell.id, ""
+
+
+def _locks(out: Path) -> Path:
+    """Folder of a sweep's locks: files without content, which tell nothing to a reader."""
+    folder = out / ".locks"
+    folder.mkdir(exist_ok=True)
+    return folder
 
 
 def records(study: Study, out: Path) -> list[tuple[Cell, RunRecord]]:

@@ -3,10 +3,12 @@
 import json
 import multiprocessing
 import time
+from concurrent.futures import ThreadPoolExecutor
 from multiprocessing import resource_tracker
 
 import psutil
 import pytest
+from filelock import FileLock
 
 from testbed.core.errors import InputError
 from testbed.training import sweep as sweep_module
@@ -64,6 +66,24 @@ def test_killed_at_ten_moments_it_loses_nothing_and_repeats_nothing(jobs, uninte
     assert results(out) == uninterrupted
     for name, changed in written.items():
         assert (out / name).stat().st_mtime_ns == changed
+
+
+def test_a_worker_that_outlives_its_sweep_is_waited_for(tmp_path):
+    cell = STUDY.cells()[0]
+    (tmp_path / ".locks").mkdir()
+    left_behind = FileLock(tmp_path / ".locks" / f"{cell.id}.lock")
+    with ThreadPoolExecutor() as pool, left_behind:
+        second = pool.submit(sweep_module.run_cell, cell, failing_if_asked, str(tmp_path))
+        with pytest.raises(TimeoutError):
+            second.result(timeout=0.3)
+        record_path(tmp_path, cell).write_text('{"result": {"outcome": "finished"}, "provenance": {}}')
+        left_behind.release()
+        assert second.result(timeout=60) == (cell.id, "")
+    assert not record_path(tmp_path, cell).with_suffix(".failed.txt").exists()
+
+
+def failing_if_asked(cell):
+    raise AssertionError(f"{cell.id} was run twice")
 
 
 def test_a_record_cut_short_is_made_again(uninterrupted, tmp_path):
@@ -166,5 +186,8 @@ def test_a_planted_repetition_is_noticed(uninterrupted, tmp_path, monkeypatch):
     sweep(STUDY, tmp_path, quick, jobs=1)
     before = record_path(tmp_path, STUDY.cells()[0]).stat().st_mtime_ns
     monkeypatch.setattr(sweep_module, "pending", lambda study, out: study.cells())
+    sweep(STUDY, tmp_path, quick, jobs=1, resume=True)
+    assert record_path(tmp_path, STUDY.cells()[0]).stat().st_mtime_ns == before  # the worker looks, too
+    monkeypatch.setattr(sweep_module, "read_record", lambda path: None)
     sweep(STUDY, tmp_path, quick, jobs=1, resume=True)
     assert record_path(tmp_path, STUDY.cells()[0]).stat().st_mtime_ns != before
