@@ -123,8 +123,8 @@ def bench(
     """Time this project beside transformers, and its engines beside each other (goes on where it was interrupted).
 
     autoregressive (needs `make real`): both sampling loops and generate; speculation: drafts and none; passes: weighting,
-    loss, tabular sampling. Rates and ratios come with interquartile ranges; on a busy machine only ratios mean something,
-    and threads that wait for each other need OMP_WAIT_POLICY=passive, or --threads 1.
+    loss, tabular sampling. Rates and ratios come with interquartile ranges. Run it on an idle machine: on a busy one only ratios
+    mean something, at --threads 1. OMP_WAIT_POLICY=passive wakes threads anew for every product, which halves our loop's rate.
     """
     from paper_repro.peers.runner import run_benchmarks
 
