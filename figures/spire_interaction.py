@@ -18,7 +18,7 @@ def draw(records: list[Any], out: Path, name: str = "spire_interaction") -> list
     effects = drawn["effects"]
     places = list(range(len(effects)))[::-1]
     mains = sum(len(effect["factors"]) == 1 for effect in effects)
-    with drawing("page", 0.19 * len(effects) + 0.95, ncols=2, sharey=True) as (figure, panels):
+    with drawing("page", 0.19 * len(effects) + 1.1, ncols=2, sharey=True) as (figure, panels):
         for axes, (kind, label) in zip(panels, PANELS.items(), strict=True):
             axes.axvline(0, color="black", lw=0.8, zorder=1)
             axes.axhline(len(effects) - mains - 0.5, color="#8a8a8a", lw=0.6)
@@ -31,5 +31,5 @@ def draw(records: list[Any], out: Path, name: str = "spire_interaction") -> list
             axes.set(xlabel=label, ylim=(-0.7, len(effects) - 0.3), yticks=places)
             axes.set_yticklabels([effect["name"] for effect in effects])
         levels = ", ".join(f"{factor} {' → '.join(names)}" for factor, names in drawn["levels"].items())
-        figure.suptitle(f"{levels}; {drawn['seeds']} seeds, 95 % intervals", fontsize=7)
+        figure.suptitle(f"{levels}\n95 % intervals of {drawn['seeds']} seeds; filled: told from 0", fontsize=7)
         return save(figure, name, records[0]["result"], out)

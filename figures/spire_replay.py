@@ -1,4 +1,4 @@
-"""Reward against compute by share of replay, and at equal compute against the share, with the predicted share marked."""
+"""Reward against compute by share of replay, and at equal compute against the share, with the predicted shares marked."""
 
 from __future__ import annotations
 
@@ -9,81 +9,103 @@ from figures.style import COLORS, drawing, save
 
 RECORDS: tuple[str, ...] = ()
 REPRODUCED, SCALES = "spire_replay", ("tiny",)
-LOOK = {"uniform": (COLORS[3], "-", "o"), "success": (COLORS[4], "--", "s")}
 WORDS = {"uniform": "uniform replay", "success": "replay of successes"}
+LOOK = {
+    "uniform": {"color": COLORS[3], "linestyle": "-", "marker": "o"},
+    "success": {"color": COLORS[4], "linestyle": "--", "marker": "s"},
+}
+WHISKER = {
+    "uniform": {"lw": 1.0},
+    "success": {"lw": 3.0, "alpha": 0.35},
+}  # thin and wide: both are seen where they meet
+PREFIX = {"uniform": "", "success": "success_"}  # of a predicted share's names
+NUMBERS = {"uniform": 0.03, "success": 0.95}  # height of the shares' numbers, as a part of the panel
+MARKS = {"uniform": 0.13, "success": 0.05}  # height of the predicted shares' intervals
+NEAR = 0.06  # numbers nearer to each other than this part of the panel would overlap
+RING = {"ms": 9, "mfc": "none", "mec": "black", "mew": 1.2, "linestyle": "none", "zorder": 4}
 
 
 def draw(records: list[Any], out: Path, name: str = "spire_replay") -> list[Path]:
-    """Draw a row for each rule; whiskers are 95 % intervals, the vertical line and band the predicted share and its interval."""
+    """Draw a row for each rule: equal updates at the left, equal compute at the right."""
     drawn = records[0]["result"]["curves"]
     rules = drawn["rules"]
-    with drawing("page", 2.35 * len(rules) + 0.35, nrows=len(rules), ncols=2, sharey="row", squeeze=False) as (
-        figure,
-        panels,
-    ):
+    layout = {"nrows": len(rules), "ncols": 2, "sharey": "row", "squeeze": False}
+    with drawing("page", 2.35 * len(rules) + 0.5, **layout) as (figure, panels):
         for (left, right), (rule, found) in zip(panels, rules.items(), strict=True):
-            for kind, (color, dash, marker) in LOOK.items():
-                _whiskers(left, found[kind], "compute", ("reward", "low", "high"), color, dash, marker, WORDS[kind])
-                _whiskers(
-                    right,
-                    found[kind],
-                    "share",
-                    ("at_budget", "budget_low", "budget_high"),
-                    color,
-                    dash,
-                    marker,
-                    WORDS[kind],
-                )
-            _numbers(left, found["uniform"], (4, -9), "left", LOOK["uniform"][0])
-            _numbers(left, found["success"][1:], (-4, 4), "right", LOOK["success"][0])
-            ring = {"marker": "o", "ms": 9, "mfc": "none", "mec": "black", "mew": 1.2, "linestyle": "none", "zorder": 4}
-            left.plot([found["predicted_compute"]], [found["predicted_reward"]], label="predicted share", **ring)
-            ends = (found["predicted_low"], found["predicted_high"])
-            right.axvspan(*ends, color="#dddddd", lw=0, zorder=0, label="95 % interval of that share")
-            right.axvline(found["predicted"], color="black", lw=1, zorder=1)
-            near = "right" if found["predicted"] > 0.5 else "left"
-            shift = -3 if near == "right" else 3
-            right.annotate(
-                f"predicted {found['predicted']:.2f}", (found["predicted"], 0.03), (shift, 0), xycoords=("data", "axes fraction"),
-                textcoords="offset points", ha=near, fontsize=7,
-            )  # fmt: skip
+            low, high = _ends(found)
+            left.set_ylim(low - 0.3 * (high - low), high + 0.15 * (high - low))  # the edges are for numbers and marks
+            left.set_xlim(*_wide([point["compute"] for kind in WORDS for point in found[kind]]))
+            right.set_xlim(-0.03, 1.03)
+            for kind in WORDS:
+                _curve(left, found[kind], "compute", ("reward", "low", "high"), kind)
+                _curve(right, found[kind], "share", ("at_budget", "budget_low", "budget_high"), kind)
+                _numbers(left, found[kind], kind)
+                if f"{PREFIX[kind]}predicted" in found:
+                    _predicted(left, right, found, kind)
             left.set(xlabel=f"simulated seconds of {found['updates']} updates", ylabel=f"reward, rule {rule}")
             left.set_title(f"equal updates ({found['updates']}); numbers are shares", loc="left")
             right.set_title(f"equal compute ({found['budget']:.0f} simulated seconds)", loc="left")
-            right.set(xlabel="share of replay", xlim=(-0.03, 0.97))
-            left.margins(x=0.09)
-        shown = dict(zip(*panels[0, 0].get_legend_handles_labels()[::-1], strict=True))
-        shown |= {k: v for v, k in zip(*panels[0, 1].get_legend_handles_labels(), strict=True) if k not in shown}
-        figure.legend(list(shown.values()), list(shown), loc="outside lower center", ncols=4, columnspacing=1.2)
+            right.set(xlabel="share of replay")
+        _key(figure, panels[0, 0], drawn["seeds"])
         return save(figure, name, records[0]["result"], out)
 
 
-def _whiskers(
-    axes: Any, points: list[Any], x: str, names: tuple[str, str, str], color: str, dash: str, marker: str, label: str
-) -> None:
+def _ends(found: dict[str, Any]) -> tuple[float, float]:
+    """Least and largest end of the intervals of a rule."""
+    points = [point for kind in WORDS for point in found[kind]]
+    low = min(min(point["low"], point["budget_low"]) for point in points)
+    high = max(max(point["high"], point["budget_high"]) for point in points)
+    return low, max(high, low + 0.01)
+
+
+def _wide(values: list[float]) -> tuple[float, float]:
+    room = 0.05 * (max(values) - min(values)) or 1.0
+    return min(values) - room, max(values) + room
+
+
+def _curve(axes: Any, points: list[Any], x: str, names: tuple[str, str, str], kind: str) -> None:
     """A line through points, and their intervals."""
-    middle, low, high = names
-    places, heights = [point[x] for point in points], [point[middle] for point in points]
-    below = [max(0.0, point[middle] - point[low]) for point in points]
-    above = [max(0.0, point[high] - point[middle]) for point in points]
-    axes.errorbar(
-        places,
-        heights,
-        [below, above],
-        color=color,
-        linestyle=dash,
-        marker=marker,
-        ms=3.5,
-        lw=1.1,
-        elinewidth=0.9,
-        label=label,
-    )
+    middle, low, high = ([point[name] for point in points] for name in names)
+    places = [point[x] for point in points]
+    axes.vlines(places, low, high, color=LOOK[kind]["color"], zorder=1.5, **WHISKER[kind])
+    axes.plot(places, middle, ms=3.5, lw=1.1, **LOOK[kind])
 
 
-def _numbers(axes: Any, points: list[Any], shift: tuple[int, int], side: str, color: str) -> None:
-    """Write each point's share beside it."""
+def _numbers(axes: Any, points: list[Any], kind: str) -> None:
+    """Write each point's share above or below it at the panel's edge, but for those that would overlap."""
+    low, high = axes.get_xlim()
+    written: list[float] = []
     for point in points:
-        place = (point["compute"], point["reward"])
-        axes.annotate(
-            f"{point['share']:g}", place, shift, textcoords="offset points", ha=side, fontsize=6.5, color=color
-        )
+        if all(abs(point["compute"] - other) >= NEAR * (high - low) for other in written):
+            written.append(point["compute"])
+            axes.text(
+                point["compute"], NUMBERS[kind], f"{point['share']:g}", transform=axes.get_xaxis_transform(), ha="center",
+                va="center", fontsize=6.5, color=LOOK[kind]["color"],
+            )  # fmt: skip
+
+
+def _predicted(left: Any, right: Any, found: dict[str, Any], kind: str) -> None:
+    """Ring the predicted share at the left; at the right a line down to its interval."""
+    look, names = LOOK[kind], ("", "_low", "_high", "_reward", "_compute")
+    at = {name: found[f"{PREFIX[kind]}predicted{name}"] for name in names}
+    left.plot([at["_compute"]], [at["_reward"]], marker=look["marker"], **RING)
+    fraction, height = right.get_xaxis_transform(), MARKS[kind]
+    right.axvline(at[""], height, color=look["color"], linestyle=look["linestyle"], lw=0.8, zorder=1)
+    right.hlines(height, at["_low"], at["_high"], transform=fraction, color=look["color"], lw=2.2)
+    right.plot(
+        [at[""]], [height], marker=look["marker"], ms=4, color=look["color"], mec="black", mew=0.7, transform=fraction
+    )
+    after = at["_high"] < 1 - at["_low"]
+    right.annotate(
+        f"predicted {at['']:.2f}", (at["_high" if after else "_low"], height), (4 if after else -4, 0), xycoords=fraction,
+        textcoords="offset points", ha="left" if after else "right", va="center", fontsize=6.5, color=look["color"],
+    )  # fmt: skip
+
+
+def _key(figure: Any, axes: Any, seeds: int) -> None:
+    handles = [axes.plot([], [], ms=3.5, lw=1.1, **LOOK[kind])[0] for kind in WORDS]
+    handles.append(axes.plot([], [], marker="o", **RING)[0])
+    handles.append(axes.plot([], [], color="black", lw=2.2, marker="o", ms=4)[0])
+    words = [*WORDS.values(), "predicted share", "its 95 % interval"]
+    title = f"interquartile means of {seeds} seeds, whiskers: 95 % intervals"
+    figure.legend(handles, words, loc="outside lower center", ncols=4, columnspacing=1.2, title=title, title_fontsize=7)

@@ -38,9 +38,10 @@ def draw(records: list[Any], out: Path, name: str = "threshold_and_floor") -> li
         panels[1, 0].set_ylabel("ours: final reward")
         panels[0, 0].set_title("(a)", loc="left")
         panels[0, 1].set_title("(b)", loc="left")
-        note = f"grey: the paper's default; ours: {drawn['curves']['lam']['seeds']} seeds"
+        seeds = " and ".join(dict.fromkeys(str(curve["seeds"]) for curve in drawn["curves"].values()))
+        note = f"grey: the paper's default; bars: the paper's standard deviation, our 95 % intervals of {seeds} seeds"
         handles, labels = panels[1, 0].get_legend_handles_labels()
-        figure.legend(handles, labels, loc="outside lower center", ncols=2, title=note, title_fontsize=7)
+        figure.legend(handles, labels, loc="outside lower center", ncols=3, title=note, title_fontsize=7)
         return save(figure, name, drawn, out)
 
 

@@ -12,7 +12,8 @@ from figures.style import COLORS, drawing, save
 
 RECORDS = ()
 REPRODUCED, SCALES = "cis_fig12", ("tiny",)
-KEPT, ACTED = COLORS[3], COLORS[4]
+KEPT = {"color": COLORS[3], "marker": ".", "ms": 2.8, "mew": 0, "alpha": 0.45}
+ACTED = {"color": COLORS[4], "marker": "x", "ms": 2.8, "mew": 0.8}
 LEAST, MOST = 1e-5, 6.0  # doubt is drawn from the first up; log ratios to +- the second; beyond, on the edge
 
 
@@ -40,7 +41,7 @@ def draw(records: list[Any], out: Path, name: str = "tokens_acted_on") -> list[P
         for axes in grid[-1]:
             axes.set_xlabel("$1 - p$")
         grid[0, 0].set(xscale="log", xlim=(LEAST, 1.2), ylim=(-MOST * 1.06, MOST * 1.06))
-        handles = [grid[0, 0].plot([], [], ".", color=color)[0] for color in (KEPT, ACTED)]
+        handles = [grid[0, 0].plot([], [], linestyle="", **look | {"ms": 5, "alpha": 1})[0] for look in (KEPT, ACTED)]
         handles += [grid[0, 0].plot([], [], color="#555555", lw=0.8, ls="--")[0]]
         words = ["left alone", "truncated or masked", "bound of the operator"]
         figure.legend(handles, words, loc="outside lower center", ncols=3)
@@ -70,7 +71,7 @@ def bounds(rule: str, params: dict[str, float]) -> list[np.ndarray]:
 
 def _panel(axes: Any, panel: dict[str, Any]) -> None:
     doubt, log_k, acted = (np.array(panel[name], dtype=float) for name in ("doubt", "log k", "acted"))
-    for value, color, order in ((0, KEPT, 2), (1, ACTED, 3)):
+    for value, look, order in ((0, KEPT, 2), (1, ACTED, 3)):
         chosen = acted == value
         x, y = np.maximum(doubt[chosen], LEAST), np.clip(log_k[chosen], -MOST, MOST)
-        axes.plot(x, y, ".", color=color, ms=2.6, alpha=0.6, mew=0, zorder=order, rasterized=True)
+        axes.plot(x, y, linestyle="", zorder=order, rasterized=True, **look)

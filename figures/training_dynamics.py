@@ -14,30 +14,37 @@ PANELS = {
     "length": "(d) length, tokens", "acted": "(e) share of tokens acted on", "max_log_k": "(f) largest $|\\log k|$ of the batch",
 }  # fmt: skip
 BANDS = ("none", "cis")  # bands of all arms would cover each other
-ARMS = ("none", "exact", "kpop", "icepop", "tis", "seq_tis", "seq_mis", "cis")  # arms named like rules
+ARMS = {  # arms named like rules -> markers, which tell their lines apart in grey
+    "none": "o", "exact": "s", "kpop": "D", "icepop": "^", "tis": "v", "seq_tis": "P", "seq_mis": "X", "cis": "*",
+}  # fmt: skip
+EVERY = 4  # points from one marker of a line to its next; those of other lines lie between
 
 
 def draw(records: list[Any], out: Path, name: str = "training_dynamics") -> list[Path]:
     """Draw a figure per model and size of the mismatch: means over seeds, and the band that all seeds of two arms span."""
     drawn, written = records[0]["result"], []
-    for place, setting in drawn["curves"].items():
-        written += _draw_one(drawn, place, setting, out, f"{name}_{setting['name']}")
+    for words, setting in drawn["curves"].items():
+        written += _draw_one(drawn, words, setting, out, f"{name}_{setting['name']}")
     return written
 
 
-def _draw_one(drawn: dict[str, Any], place: str, setting: dict[str, Any], out: Path, name: str) -> list[Path]:
+def _draw_one(drawn: dict[str, Any], words: str, setting: dict[str, Any], out: Path, name: str) -> list[Path]:
     from matplotlib.ticker import LogLocator
 
     with drawing("page", 4.4, nrows=2, ncols=3, sharex=True) as (figure, panels):
         for axes, (key, title) in zip(panels.flat, PANELS.items(), strict=True):
-            for arm in ARMS:
+            for place, (arm, marker) in enumerate(ARMS.items()):
                 curve, line = setting["arms"][arm][key], rule_line(arm)
                 count = len(curve["mean"])
                 width = setting["stretch"]
                 middle = [width * (k + 0.5) for k in range(count)]
                 if arm in BANDS:
                     axes.fill_between(middle, curve["low"], curve["high"], color=line.color, alpha=0.13, lw=0)
-                axes.plot(middle, curve["mean"], label=setting["arms"][arm]["name"], **line.keywords())
+                    for end in ("low", "high"):
+                        axes.plot(middle, curve[end], label="_edge", lw=0.5, alpha=0.6, **line.keywords())
+                size = 5.2 if marker == "*" else 3.8
+                mark = {"marker": marker, "ms": size, "mew": 0, "markevery": (place % EVERY, EVERY), "lw": 1.1}
+                axes.plot(middle, curve["mean"], label=setting["arms"][arm]["name"], **mark, **line.keywords())
             axes.set_title(title, loc="left")
             if key == "grad_norm":
                 axes.set_yscale("log")
@@ -49,6 +56,6 @@ def _draw_one(drawn: dict[str, Any], place: str, setting: dict[str, Any], out: P
         for axes in panels[1]:
             axes.set_xlabel("update")
         handles, labels = panels[0, 0].get_legend_handles_labels()
-        figure.legend(handles, labels, loc="outside lower center", ncols=4)
-        figure.suptitle(f"{place}; means over seeds, bands: all seeds of no correction and of CIS", fontsize=8)
-        return save(figure, name, {"place": place, **setting, "sources": drawn["sources"]}, out)
+        figure.legend(handles, labels, loc="outside lower center", ncols=4, handlelength=3.2)
+        figure.suptitle(f"{words}; means over seeds, bands: all seeds of no correction and of CIS", fontsize=8)
+        return save(figure, name, {"place": words, **setting, "sources": drawn["sources"]}, out)

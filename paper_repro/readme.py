@@ -1,8 +1,9 @@
-"""`python -m paper_repro.readme`: the generated parts of README.md, the map of the tree and the verdict table.
+"""`python -m paper_repro.readme`: the generated parts of README.md, the map of the tree, verdicts, and claims about training.
 
 Each part stands between two HTML comments. The map is the first line of every module's docstring. The verdict table
 joins the theorem catalogue with one run's verdicts; checking it runs no theorem, it compares ids, kinds, titles,
-sources and numbers of mutants with the catalogue and refuses words that no verdict can have.
+sources and numbers of mutants with the catalogue and refuses words that no verdict can have. The claims about training are those
+of `results/training_claims.csv`, which is made from the tables' records.
 """
 
 from __future__ import annotations
@@ -153,7 +154,7 @@ def _marked(name: str) -> re.Pattern[str]:
     return re.compile(rf"(<!-- {name}: generated[^>]*-->)\n(.*?)\n?(<!-- end of {name} -->)", re.DOTALL)
 
 
-def complaints(text: str, tree: str, expected: list[Row]) -> list[str]:
+def complaints(text: str, tree: str, expected: list[Row], training: str) -> list[str]:
     """Return one sentence for each way in which README.md is out of date.
 
     Parameters
@@ -161,6 +162,7 @@ def complaints(text: str, tree: str, expected: list[Row]) -> list[str]:
     text : str             README.md
     tree : str             `tree_block` of the present tree
     expected : list[Row]   `catalogue_rows` of the present catalogue; only their `facts` are compared
+    training : str         `claims_block` of the claims that are judged now
     """
     found = []
     if get_block(text, "tree") != tree:
@@ -168,6 +170,8 @@ def complaints(text: str, tree: str, expected: list[Row]) -> list[str]:
         found += [f"map of the tree: stale line {line.strip()!r}" for line in sorted(written - present)]
         found += [f"map of the tree: missing line {line.strip()!r}" for line in sorted(present - written)]
         found = found or ["map of the tree: lines in another order"]
+    if get_block(text, "training") != training:
+        found.append("claims about training: not those of paper_repro/results/training_claims.csv")
     rows = parse_table(get_block(text, "verdicts"))
     for row in rows:
         if row.word not in LEGAL_WORDS:
@@ -188,19 +192,26 @@ def readme(
     write: Annotated[bool, typer.Option("--write", help="Write the generated parts into README.md.")] = False,
     check: Annotated[bool, typer.Option("--check", help="Exit 1 if README.md is out of date.")] = False,
     verdicts: Annotated[Path | None, typer.Option(help="The verdicts.json to tabulate, with --write.")] = None,
+    records: Annotated[
+        Path | None, typer.Option(help="Records of tables whose claims to gather, with --write.")
+    ] = None,
     path: Annotated[Path, typer.Option("--readme", help="The file to treat.")] = ROOT / "README.md",
 ) -> None:
     """Write or check the generated parts of README.md."""
     if write == check:
         raise InputError("exactly one of --write and --check must be given", found="both" if write else "neither")
+    from paper_repro.training_claims import claims_block, judged_by, read_claims, write_claims
     from theory.catalogue import catalogue
 
+    if write and records is not None:
+        print(f"wrote {write_claims(judged_by(records))}")
+    training = claims_block(read_claims())
     tree, text = tree_block(ROOT), path.read_text()
     if check:
-        found = complaints(text, tree, catalogue_rows(catalogue(), {}))
+        found = complaints(text, tree, catalogue_rows(catalogue(), {}), training)
         print("\n".join(found) or "README.md is up to date", file=sys.stderr if found else sys.stdout)
         raise typer.Exit(1 if found else 0)
-    text = set_block(text, "tree", tree)
+    text = set_block(set_block(text, "tree", tree), "training", training)
     if verdicts is not None:
         text = set_block(text, "verdicts", table_block(catalogue_rows(catalogue(), load_verdicts(verdicts))))
     path.write_text(text)

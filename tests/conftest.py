@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import hashlib
 import os
+import signal
+import threading
 from collections import Counter
 
 import hypothesis
@@ -120,6 +122,9 @@ def pytest_make_collect_report(collector):
 # ------------------------------------------------------------------------------------------------ what was left out
 def pytest_configure(config):
     config.stash[LEFT_OUT] = Counter()
+    if threading.current_thread() is threading.main_thread():
+        # a shell's background jobs ignore interrupts and pass that on; tests that interrupt programs need them heard
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_deselected(items):

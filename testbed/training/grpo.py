@@ -181,11 +181,11 @@ class GRPORun:
             return float("nan"), float("nan")
         if rows is not None:
             batch, advantage = batch.select(rows), advantage[rows]
-        logp = self.policy.at(batch.group).score(batch.tokens)
-        if not bool(logp.detach()[batch.mask].isfinite().all()):
+        try:
+            loss = self.loss(batch, advantage)
+        except NotALaw:
             self._diverged(NOT_FINITE)
             return float("nan"), float("nan")
-        loss = self._loss(logp, batch, advantage)
         self.optimizer.zero_grad()
         loss.backward()
         limit = float("inf") if self.config.clip_norm is None else self.config.clip_norm
@@ -199,12 +199,15 @@ class GRPORun:
         return float(loss.detach()), norm
 
     def loss(self, batch: SegmentedBatch, advantage: Float[Tensor, " B"]) -> Float[Tensor, ""]:
-        """Loss of a batch under the weights of the moment, with its graph."""
-        return self._loss(self.policy.at(batch.group).score(batch.tokens), batch, advantage)
+        """Loss of a batch under the weights of the moment, with its graph.
 
-    def _loss(
-        self, logp: Float[Tensor, "B T"], batch: SegmentedBatch, advantage: Float[Tensor, " B"]
-    ) -> Float[Tensor, ""]:
+        Raises
+        ------
+        NotALaw   weights that have gone to NaN or infinity
+        """
+        logp = self.policy.at(batch.group).score(batch.tokens)
+        if not bool(logp.detach()[batch.mask].isfinite().all()):
+            raise NotALaw(NOT_FINITE, found=f"update {self.done}")
         return policy_loss(
             torch.where(batch.mask, logp, 0.0),
             batch,

@@ -94,6 +94,14 @@ def test_the_paper_stands_above_and_ours_below(records, tmp_path, figures):
         assert list(above.get_lines()[0].get_ydata()) == curve["paper"]
         drawn = {line.get_label(): list(line.get_ydata()) for line in below.get_lines()}
         assert drawn == {ours["label"]: ours["reward"] for ours in curve["ours"].values()}
+        bars = [
+            [[y for _, y in bar] for bar in one.get_segments()]
+            for one in below.collections
+            if hasattr(one, "get_segments")
+        ]
+        assert bars == [
+            [list(ends) for ends in zip(ours["low"], ours["high"], strict=True)] for ours in curve["ours"].values()
+        ]
         assert [label.get_text() for label in below.get_xticklabels()] == curve["levels"]
 
 
@@ -104,11 +112,14 @@ def test_every_arm_has_a_line_of_its_own_in_every_panel(records, tmp_path, figur
     for setting in SETTINGS:
         panels = figures[f"training_dynamics_tiny_{setting}"].get_axes()
         for axes, key in zip(panels, training_dynamics.PANELS, strict=True):
-            drawn = {line.get_label(): list(line.get_ydata()) for line in axes.get_lines()}
+            lines = [line for line in axes.get_lines() if line.get_label() != "_edge"]
+            drawn = {line.get_label(): list(line.get_ydata()) for line in lines}
             arms = found[setting]["arms"]
             assert drawn == {arms[arm]["name"]: arms[arm][key]["mean"] for arm in training_dynamics.ARMS}
-            looks = {(line.get_color(), str(line._unscaled_dash_pattern)) for line in axes.get_lines()}
-            assert len(looks) == len(training_dynamics.ARMS)
+            looks = {(line.get_color(), str(line._unscaled_dash_pattern)) for line in lines}
+            assert len(looks) == len({line.get_marker() for line in lines}) == len(training_dynamics.ARMS)
+            edges = [list(line.get_ydata()) for line in axes.get_lines() if line.get_label() == "_edge"]
+            assert edges == [arms[arm][key][end] for arm in training_dynamics.BANDS for end in ("low", "high")]
 
 
 def test_tokens_acted_on_have_the_other_color_and_lie_beyond_the_bound(records, tmp_path, figures):
@@ -118,15 +129,14 @@ def test_tokens_acted_on_have_the_other_color_and_lie_beyond_the_bound(records, 
     count = 0
     for arm in curves(records, "cis_fig12").values():
         for panel in arm["panels"].values():
-            dots = {
-                line.get_color(): line
-                for line in next(panels).get_lines()
-                if len(line.get_xdata()) and line.get_marker() == "."
-            }
+            dots = {line.get_marker(): line for line in next(panels).get_lines() if len(line.get_xdata())}
             doubt, log_k, acted = (np.array(panel[name]) for name in ("doubt", "log k", "acted"))
-            for value, color in ((0, tokens_acted_on.KEPT), (1, tokens_acted_on.ACTED)):
+            for value, look in ((0, tokens_acted_on.KEPT), (1, tokens_acted_on.ACTED)):
                 y = np.clip(log_k[acted == value], -tokens_acted_on.MOST, tokens_acted_on.MOST)
-                assert list(dots[color].get_ydata() if color in dots else []) == y.tolist()
+                assert (look["marker"] in dots) == (len(y) > 0)
+                if len(y):
+                    mine = dots[look["marker"]]
+                    assert mine.get_color() == look["color"] and mine.get_ydata().tolist() == y.tolist()
             bounds = tokens_acted_on.bounds(arm["rule"], arm["params"])
             if bounds:
                 limits = [np.interp(np.log(np.clip(doubt, tokens_acted_on.LEAST, 1 - 1e-6)), np.log(tokens_acted_on.DOUBT), b)
