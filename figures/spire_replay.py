@@ -20,7 +20,7 @@ WHISKER = {
 }  # thin and wide: both are seen where they meet
 PREFIX = {"uniform": "", "success": "success_"}  # of a predicted share's names
 NUMBERS = {"uniform": 0.03, "success": 0.95}  # height of the shares' numbers, as a part of the panel
-MARKS = {"uniform": 0.13, "success": 0.05}  # height of the predicted shares' intervals
+MARKS = {"uniform": 0.15, "success": 0.04}  # height of the predicted shares' intervals
 NEAR = 0.06  # numbers nearer to each other than this part of the panel would overlap
 RING = {"ms": 9, "mfc": "none", "mec": "black", "mew": 1.2, "linestyle": "none", "zorder": 4}
 
@@ -95,10 +95,11 @@ def _predicted(left: Any, right: Any, found: dict[str, Any], kind: str) -> None:
     right.plot(
         [at[""]], [height], marker=look["marker"], ms=4, color=look["color"], mec="black", mew=0.7, transform=fraction
     )
-    after = at["_high"] < 1 - at["_low"]
+    after = at[""] < 0.7  # above the interval, beside the line; white, because the other kind's line may pass there
     right.annotate(
-        f"predicted {at['']:.2f}", (at["_high" if after else "_low"], height), (4 if after else -4, 0), xycoords=fraction,
-        textcoords="offset points", ha="left" if after else "right", va="center", fontsize=6.5, color=look["color"],
+        f"predicted {at['']:.2f}", (at[""], height), (4 if after else -4, 7), xycoords=fraction, textcoords="offset points",
+        ha="left" if after else "right", va="center", fontsize=6.5, color=look["color"],
+        bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.6},
     )  # fmt: skip
 
 
