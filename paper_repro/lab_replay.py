@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -39,7 +38,7 @@ from paper_repro.study import Finding, Setting
 from testbed.core.seeds import SeedTree
 from testbed.training.grpo_config import GRPOConfig
 from testbed.training.replay_moments import ReplayMoments, measured_moments, predicted_share
-from testbed.training.study import merged
+from testbed.training.study import merged, with_own_start
 
 STUDY, ALONE, KINDS = "replay", "uniform 0", ("uniform", "success")
 PILOTS, PILOT_SHARE = tuple(range(10_000, 10_005)), "0.5"  # seeds that no run of the study has; the share piloted
@@ -196,10 +195,7 @@ def pilot(results: Results, rule: str, kind: str, *, smoke: bool = False) -> lis
     config = GRPOConfig.of(merged(merged(results.about["base"], levels[0]), levels[1]))
     at = range(1, config.updates) if smoke else range(EVERY, common_updates(results), EVERY)
     seeds = PILOTS[:1] if smoke else PILOTS
-    starts = [
-        replace(config, warm_seed=config.warm_seed + seed) for seed in seeds
-    ]  # as every seed of a study has its own
-    found = [measured_moments(start, seed, at) for start, seed in zip(starts, seeds, strict=True)]
+    found = [measured_moments(with_own_start(config, seed), seed, at) for seed in seeds]
     return [run for run in found if run]
 
 

@@ -10,8 +10,9 @@ from __future__ import annotations
 import os
 import statistics
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -90,24 +91,29 @@ def planned(study: Study, out: Path, jobs: int, *, cache: Path | None = None) ->
                  greater or smaller length change it
     """
     cells = study.cells()
-    configs = {tuple(cell.levels.items()): cell.config for cell in cells}
+    configs: dict[Levels, GRPOConfig] = {}
     known: dict[Levels, list[float]] = {}
     left: list[Levels] = []
+    begun: list[GRPOConfig] = []  # of the runs that are left, each with the warm start of its seed
     for cell in cells:
         record, key = read_record(record_path(out, cell)), tuple(cell.levels.items())
+        configs.setdefault(key, cell.config)
         if record is None:
             left.append(key)
+            begun.append(cell.config)
         elif isinstance(record.provenance.get("seconds"), int | float):
             known.setdefault(key, []).append(float(record.provenance["seconds"]))
     timed = {key: Seconds(statistics.fmean(found), min(found), max(found)) for key, found in known.items()}
     work = {key: operations(config) for key, config in configs.items()}
     asked = [key for key in _spread(sorted(work, key=lambda key: work[key])) if key not in timed] if left else []
-    missing = missing_starts([configs[key] for key in left], cache)
+    missing = missing_starts(begun, cache)
     unmade = {start_key(config) for config in missing}
     random = {key for key in asked if start_key(configs[key]) in unmade}
     timed |= {key: pilot(configs[key], random=key in random, cache=cache) for key in asked}
     each = interpolated(work, timed)
-    starts_cpu = sum((start_pilot(config) for config in missing), Seconds(0.0, 0.0, 0.0))
+    kinds = Counter(start_key(replace(config, warm_seed=0)) for config in missing)  # seeds differ in luck, not in work
+    shown = {start_key(replace(config, warm_seed=0)): config for config in missing}
+    starts_cpu = sum((start_pilot(shown[kind]).times(n) for kind, n in kinds.items()), Seconds(0.0, 0.0, 0.0))
     cpu = sum((each[key] for key in left), Seconds(0.0, 0.0, 0.0)) + starts_cpu
     workers = max(1, min(jobs, len(os.sched_getaffinity(0))))
     longest = max((each[key].guess for key in left), default=0.0)

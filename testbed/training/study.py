@@ -110,7 +110,18 @@ class Study:
 
 
 def _cell(levels: dict[str, str], config: GRPOConfig, seed: int) -> Cell:
-    return Cell(levels=levels, config=replace(config, warm_seed=config.warm_seed + seed), seed=seed)
+    return Cell(levels=levels, config=with_own_start(config, seed), seed=seed)
+
+
+def with_own_start(config: GRPOConfig, seed: int) -> GRPOConfig:
+    """Return the settings with the warm start of a repetition.
+
+    Examples
+    --------
+    >>> with_own_start(GRPOConfig(warm_seed=5), 2).warm_seed
+    7
+    """
+    return replace(config, warm_seed=config.warm_seed + seed)
 
 
 def merged(values: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:

@@ -201,8 +201,9 @@ def test_a_law_that_is_not_finite_ends_the_run_wherever_it_is_met(changes):
     assert run.outcome == "diverged" and "not finite" in run.reason
 
 
-def test_a_gradient_that_is_not_finite_is_noted_whichever_step_it_is_of(monkeypatch):
-    run, norms = made(updates=1, minibatches=2), iter([float("nan"), 1.0])
+@pytest.mark.parametrize("norms", [(math.nan, 1.0), (1.0, math.nan)])  # `max` sees only the first of the two
+def test_a_gradient_that_is_not_finite_is_noted_whichever_step_it_is_of(norms, monkeypatch):
+    run, norms = made(updates=1, minibatches=2), iter(norms)
     monkeypatch.setattr(run, "_step", lambda *_: (0.5, next(norms)))
     run.advance()
     assert math.isnan(run.curve["grad_norm"][0])

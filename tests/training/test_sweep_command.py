@@ -135,10 +135,25 @@ def test_a_plan_runs_nothing_and_says_what_there_is_to_run(capsys, tmp_path):
         "4 combinations x 2 seeds = 8 runs.", "Is there a difference?", "Limits: One tiny task.", "8 runs to make.",
         'age 0 system = "synchronous" 2 system = "steps_off", system_params.ahead = 2',
         "all 2 differences have one sign in 50% of such studies", "By a pilot of 4 of the combinations",
-        "Warm starts that are not made yet: 1;", "a pilot wrote with random weights",
+        "Warm starts that are not made yet: 2;", "a pilot wrote with random weights",
     ):  # fmt: skip
         assert said in words, said
     assert max(map(len, printed.splitlines())) <= WIDTH
+
+
+def test_a_plan_counts_the_warm_start_of_every_seed_and_times_one(monkeypatch, tmp_path):
+    study = load_study(study_file(tmp_path, seeds=3))
+    timed = []
+    monkeypatch.setattr(plan, "start_pilot", lambda config: timed.append(config.warm_seed) or seconds(7, 6, 8))
+    monkeypatch.setattr(plan, "pilot", fixed(lambda _: seconds(20, 10, 30)))
+    found = planned(study, tmp_path / "records", jobs=1, cache=tmp_path / "starts")
+    assert (found.starts, found.starts_cpu, len(timed)) == (3, seconds(21, 18, 24), 1)
+    assert found.cpu == seconds(12 * 20 + 21, 12 * 10 + 18, 12 * 30 + 24)
+
+
+def test_every_seed_has_its_own_warm_start_and_all_levels_share_it(tmp_path):
+    cells = load_study(study_file(tmp_path, base={"warm_seed": 5}, seeds=3)).cells()
+    assert {(cell.seed, cell.config.warm_seed) for cell in cells} == {(0, 5), (1, 6), (2, 7)}
 
 
 def test_a_pilot_adds_the_beginning_the_updates_and_the_evaluations(monkeypatch, tmp_path):

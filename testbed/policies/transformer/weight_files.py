@@ -18,7 +18,7 @@ from testbed.core.errors import InputError
 from testbed.policies.transformer.config import TransformerConfig
 
 RULE = "weights must be a file that `Transformer.save` or `pretrain --out` wrote"
-DAMAGE = (EOFError, KeyError, NotImplementedError, OSError, RuntimeError, TypeError, ValueError)
+DAMAGE = (EOFError, KeyError, OSError, RuntimeError, TypeError, ValueError)
 ARCHIVE_DAMAGE = (struct.error, zipfile.BadZipFile, zlib.error)
 
 
