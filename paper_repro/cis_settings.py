@@ -32,15 +32,20 @@ class Place:
         return "experts" if self.results.base("experts") else "dense"
 
     @property
+    def kept(self) -> bool:
+        """Whether the noise is drawn once for a run."""
+        return self.results.base("noise_lasts") == "run"
+
+    @property
     def key(self) -> str:
         """Name for files."""
-        return f"{self.model}_{self.noise}"
+        return f"{self.model}_{self.noise}{'_kept' if self.kept else ''}"
 
     @property
     def words(self) -> str:
         """Name for readers."""
         model = f"{self.results.base('experts')} experts" if self.model == "experts" else "dense model"
-        return f"{model}, {SIZES[self.noise]}"
+        return f"{model}, {SIZES[self.noise]}{', kept for the run' if self.kept else ''}"
 
     def values(self, quantity: Quantity, arm: str) -> list[float]:
         """Return a number of every run of an arm, by seed."""

@@ -26,7 +26,8 @@ READING = (
 )
 FRESH = (
     "noise is drawn anew for every version of the weights, has mean 0 and belongs to the prefix: it does not push one way for "
-    "many updates, as two real engines may, so a rule has less to repair here than in the paper"
+    "many updates, as two real engines may, so a rule may have less to repair here than in the paper; cis_table1_kept has noise "
+    "that lasts"
 )
 
 

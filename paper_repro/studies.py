@@ -43,6 +43,13 @@ STUDIES = {
             LABORATORY,
         ),
         Study(
+            "cis_table1_kept",
+            "the same where the engines disagree in the same way for the whole run",
+            "cis_kept:table1_kept",
+            ("tiny",),
+            LABORATORY,
+        ),
+        Study(
             "cis_table2",
             "controls of CIS: constant caps, a bound from below, floors",
             "cis_controls:table2",

@@ -88,14 +88,15 @@ class Engines:
         return TransformerPolicy(model, self.prompts, self.lengths, self.trainer_numerics)
 
     def sampler(self, model: Transformer, version: int) -> Policy:
-        """Return the policy that writes under weights of this version; noise belongs to the version.
+        """Return the policy that writes under weights of this version; noise belongs to the version, or to the run.
 
         The weights are the model's own: hand over a copy if the model goes on being trained.
         """
         policy: Policy = TransformerPolicy(model, self.prompts, self.lengths, self.sampler_numerics)
         if self.config.noise:
             law = noise_law(self.config.noise, self.config.noise_scale)
-            policy = perturb(policy, law, self.seed["noise"][version])
+            drawn = version if self.config.noise_lasts == "version" else 0
+            policy = perturb(policy, law, self.seed["noise"][drawn])
         if self.config.temperature != 1.0 or self.config.top_p != 1.0:
             top_p = None if self.config.top_p == 1.0 else self.config.top_p
             policy = Truncated(policy, temperature=self.config.temperature, top_p=top_p)

@@ -12,6 +12,7 @@ from testbed.weighting.rules import RULES
 
 CONTROLS = ("post_hoc", "post_hoc_overwritten", "post_hoc_rescored", "blind")
 NOISES = ("gaussian", "laplace", "student", "dense", "moe", "confident_moe")
+LASTS = ("version", "run")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +41,9 @@ class GRPOConfig:
     sampler, trainer : mapping    `Numerics` of the two engines, by field
     temperature, top_p            of the sampler
     noise, noise_scale            noise on the sampler's logits, one of NOISES ("" for none) with its parameters' defaults,
-                                  times a factor; drawn anew for every version of the weights
+                                  times a factor
+    noise_lasts                   "version": drawn anew for every version of the weights; "run": drawn once, so that the
+                                  engines disagree in the same way about the same prefix as long as the run lasts
     evaluate_every, evaluate_responses   updates between evaluations, and sampled responses of each
     judged                        "trained": evaluations ask the prompts that are trained on, which is what a claim about
                                   optimization is about; "unseen": those that never are
@@ -98,6 +101,7 @@ class GRPOConfig:
     top_p: float = 1.0
     noise: str = ""
     noise_scale: float = 1.0
+    noise_lasts: str = "version"
     evaluate_every: int = 10
     evaluate_responses: int = 256
     judged: str = "trained"
@@ -116,6 +120,7 @@ class GRPOConfig:
         require_choice("judged", self.judged, ("trained", "unseen"))
         require_choice("engine", self.engine, ("plain", "speculative"))
         require_choice("noise", self.noise, ("", *NOISES))
+        require_choice("noise_lasts", self.noise_lasts, LASTS)
         require_choice("control", self.control, ("", *CONTROLS))
         for name in ("width", "layers", "heads", "hidden", "updates", "prompts", "responses", "minibatches", "epochs"):
             require_whole(name, getattr(self, name), 1)

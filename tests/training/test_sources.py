@@ -53,6 +53,22 @@ def test_drafts_change_how_fast_a_batch_comes_and_not_its_law():
         made(engine="speculative", nodes=3, noise="gaussian")
 
 
+def test_noise_that_lasts_is_the_same_under_every_version_and_noise_that_does_not_is_another():
+    """One prompt, one prefix, unchanged weights: what the samplers of versions 0, 1 and 7 say of the next token."""
+    said = {}
+    for lasts in ("version", "run"):
+        run = made(noise="gaussian", noise_lasts=lasts)
+        samplers = [run.engines.sampler(run.model, version).at(torch.tensor([2])) for version in (0, 1, 7)]
+        said[lasts] = [sampler.next_log_probs(torch.tensor([[1, 3]])) for sampler in samplers]
+    first, *later = said["run"]
+    assert all(torch.equal(first, other) for other in later)
+    assert torch.equal(first, said["version"][0])  # a run's noise is that of version 0
+    assert all((first - other).abs().max() > 0.1 for other in said["version"][1:])
+    other_run = made(noise="gaussian", noise_lasts="run", seed=6)
+    elsewhere = other_run.engines.sampler(run.model, 0).at(torch.tensor([2]))
+    assert (first - elsewhere.next_log_probs(torch.tensor([[1, 3]]))).abs().max() > 0.1
+
+
 def test_on_policy_batches_follow_from_seed_and_version():
     one, two = (made(seed=5).source for _ in range(2))
     for source in (one, two):
