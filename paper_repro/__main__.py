@@ -55,8 +55,9 @@ def run(
         bool, typer.Option("--smoke", help="Less of everything, to see that it runs; written to smoke/ in --out.")
     ] = False,
     out: Annotated[Path, typer.Option(help="Folder for records/ and tables/.")] = Path("out"),
+    full: Annotated[bool, typer.Option("--full", help="Print long tables as well, as Markdown.")] = False,
 ) -> None:
-    """Compute tables or figures and print the paper beside ours."""
+    """Compute tables or figures and print the paper beside ours; of a long table only cells, claims and checks."""
     from paper_repro.studies import STUDIES, require_scale, study_at
 
     require_scale(scale)
@@ -64,11 +65,20 @@ def run(
     for name in wanted:
         study_at(name, scale)
     from paper_repro.run import SMOKE, run_study  # takes seconds, hence after bad usage is refused
+    from paper_repro.tables import LONG, short_form
+    from testbed.core.sections import print_sections
 
     for name in wanted:
         done = run_study(name, scale, out, smoke=smoke)
-        print(done.text)
+        lines = done.text.count("\n")
+        if full or lines <= LONG:
+            print(done.text)
+        else:
+            print_sections(short_form(done.record.result))
+            print(f"\nthe whole table, {lines} lines with what its verdicts mean: {done.files[1]} (--full prints it)")
         print("wrote " + ", ".join(map(str, done.files)))
+        for command in done.drawn_by:
+            print(f"`{command}` draws it")
     if smoke:
         print(f"smoke run: everything is in {out / SMOKE}; full results in {out} are left as they are")
 

@@ -10,7 +10,7 @@ from paper_repro.cis_harm import ELSEWHERE, harm_by_size, harm_of_all
 from paper_repro.cis_settings import FEW, SIZES, Place, dense_places, places_of
 from paper_repro.cis_verdicts import Runs, above, by_chance, collapses, needs_harm, pooled
 from paper_repro.lab_cis import FRESH, NAMES, NO_COUNTERPART, READING, average_of, rows_of
-from paper_repro.lab_results import results_of
+from paper_repro.lab_results import mean_of_curve, results_of
 from paper_repro.lab_tables import CRITERION, TINY, settled
 from paper_repro.study import Finding, Setting
 
@@ -112,4 +112,4 @@ def share_acted(row: Mapping[str, Any]) -> float:
     >>> share_acted({"curve_acted": [0.1, 0.3]})
     0.2
     """
-    return sum(row["curve_acted"]) / len(row["curve_acted"])
+    return mean_of_curve(row, "acted")

@@ -29,14 +29,20 @@ DRAWN = ("reward", "grad_norm", "entropy", "length", "acted", "max_log_k")  # pa
 def late(name: str) -> Callable[[Row], float]:
     """Mean of a curve over the last third of a run, in place of the paper's third epoch.
 
+    A run that diverged earns nothing in what it had left to do; its other curves end where it did.
+
     Examples
     --------
-    >>> late("reward")({"curve_reward": [0.0, 0.1, 0.2, 0.3, 0.5, 0.7]})
+    >>> late("reward")({"curve_reward": [0.0, 0.1, 0.2, 0.3, 0.5, 0.7], "outcome": "finished"})
     0.6
+    >>> late("reward")({"curve_reward": [0.5, 0.6, 0.9, 0.9], "outcome": "diverged"})
+    0.0
     """
 
     def mean(row: Row) -> float:
         values = [value for value in row[f"curve_{name}"] if math.isfinite(value)]
+        if name == "reward" and row["outcome"] == "diverged":
+            values += [0.0] * (POINTS - len(row["curve_reward"]))
         kept = values[-math.ceil(len(values) / 3) :]
         return sum(kept) / len(kept) if kept else 0.0
 

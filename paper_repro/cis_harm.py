@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from paper_repro.cis_settings import Place, dense_places
 from paper_repro.cis_verdicts import Runs, difference_of, signed
 from paper_repro.comparison import Check
-from paper_repro.lab_tables import NOISE, NOT, REPRODUCED, compare, judged_better
+from paper_repro.lab_tables import LEVEL, NOISE, NOT, REPRODUCED, compare, judged_better
 from paper_repro.study import Setting
 
+EACH = 1 - (1 - LEVEL) / 8  # level of one place: three sizes of two models, two sizes of lasting noise
 HARM = {REPRODUCED: True, NOT: False, NOISE: None}
 ELSEWHERE = (
     "whether the mismatch costs reward at each size (see the statements) is judged on the runs of the study mismatch, whose "
@@ -41,12 +42,14 @@ def harm_by_size(setting: Setting) -> dict[str, Check]:
 def judged_harm(agree: Sequence[float], none: Sequence[float], *address: str) -> tuple[bool | None, str]:
     """Judge whether a mismatch does harm: True, False (surely less than the margin) or None.
 
+    Every claim about a place hangs on this, and places are many: the interval is at `EACH`, so that all hold together.
+
     Examples
     --------
     >>> [judged_harm([0.9] * 10, none, "doc")[0] for none in ([0.5] * 10, [0.9] * 10)]
     [True, False]
     """
-    found = compare(agree, none, "harm", *address)
+    found = compare(agree, none, "harm", *address, level=EACH)
     return HARM[judged_better(found.difference.interval)], f"engines agree - no correction {found}; {found.to_tell}"
 
 

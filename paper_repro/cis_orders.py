@@ -11,7 +11,7 @@ from paper_repro.lab_power import to_tell
 from paper_repro.lab_tables import LEVEL, MARGIN, NOISE, NOT, REPRODUCED, as_array, claim_row, judged_better, together
 from testbed.core.seeds import SeedTree
 from testbed.stats.interval import Interval
-from testbed.stats.runs import Estimate, interquartile_mean
+from testbed.stats.runs import Estimate, expanded, interquartile_mean
 
 AGREE, RESAMPLES = 0.3, 2000  # a rank correlation surely below the first is no agreement
 
@@ -66,7 +66,7 @@ def agreement(finals: Runs, paper: Mapping[str, float], *address: str) -> tuple[
         tree = tree[word]
     drawn = tree.numpy_generator().integers(values.shape[1], size=(RESAMPLES, values.shape[1]))
     found = [_tau(interquartile_mean(values[:, index]), theirs) for index in drawn]
-    half = (1 - LEVEL) / 2
+    half = expanded((1 - LEVEL) / 2, values.shape[1])
     low, high = np.quantile(found, [half, 1 - half])
     return _tau(interquartile_mean(values), theirs), Interval(float(low), float(high), LEVEL, "bootstrap")
 

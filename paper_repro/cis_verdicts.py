@@ -25,6 +25,7 @@ from paper_repro.lab_tables import (
     rate,
     together,
 )
+from testbed.core.errors import InputError
 from testbed.stats.runs import Estimate
 
 OFTEN = 0.5  # "collapses" says that at least so many runs do, "does not" that at most so many do
@@ -93,7 +94,12 @@ def pooled(
 
 def difference_of(first: Runs, second: Runs, *address: str, level: float = LEVEL) -> Estimate:
     """Interquartile mean of first - second, seed by seed; places are the strata of the bootstrap."""
-    strata = {place: (np.asarray(first[place]) - np.asarray(second[place])).tolist() for place in first}
+    strata = {}
+    for place in first:
+        a, b = np.asarray(first[place]), np.asarray(second[place])
+        if a.shape != b.shape:
+            raise InputError("arms compared by seed must have the same seeds", found=f"{len(a)} and {len(b)} runs")
+        strata[place] = (a - b).tolist()
     return iqm_of_strata(strata, "difference", *address, level=level)
 
 

@@ -31,7 +31,7 @@ from paper_repro.lab_tables import (
 from paper_repro.study import Finding, Setting
 from testbed.core.seeds import SeedTree
 from testbed.stats.interval import Interval
-from testbed.stats.runs import Estimate, estimate
+from testbed.stats.runs import Estimate, estimate, expanded
 from testbed.training.designs import aliases
 
 STUDY = "interaction"
@@ -171,7 +171,7 @@ def standardized(by_seed: np.ndarray, values: np.ndarray, seeds: SeedTree, resam
 
     n = len(by_seed)
     index = seeds.numpy_generator().integers(n, size=(resamples, n))
-    half = (1 - LEVEL) / 2
+    half = expanded((1 - LEVEL) / 2, n)
     low, high = np.quantile(size(index), [half, 1 - half])
     value = float(size(np.arange(n)[None])[0])
     return Estimate(value=value, interval=Interval(float(low), float(high), LEVEL, "bootstrap"), runs=n)

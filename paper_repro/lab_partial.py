@@ -8,7 +8,7 @@ from typing import Any
 
 from paper_repro.comparison import Check
 from paper_repro.lab_power import OURS, multiplicity
-from paper_repro.lab_results import Results, results_of
+from paper_repro.lab_results import Results, mean_of_curve, results_of
 from paper_repro.lab_tables import (
     CAVEAT,
     CRITERION,
@@ -120,9 +120,7 @@ def arm(results: Results, sampling: str, rule: str) -> dict[str, str]:
 
 def written(results: Results, sampling: str, rule: str, name: str) -> list[float]:
     """Mean segments, or age of the oldest token, of the responses of each run."""
-    return [
-        statistics.fmean(row[f"curve_{name}"]) for row in results.runs(sampling=sampling, rule=rule)
-    ]  # thinned evenly
+    return [mean_of_curve(row, name) for row in results.runs(sampling=sampling, rule=rule)]
 
 
 # ------------------------------------------------------------------------------------------------ claims
@@ -240,7 +238,7 @@ def indifferent(length: str, values: Sequence[float], default: Sequence[float]) 
 
 def overstatement(row: Mapping[str, Any]) -> float:
     """Mean reward of a run's batches less that of its evaluations: how much better they look than the policy is."""
-    return statistics.fmean(row["curve_reward"]) - row["area"]
+    return mean_of_curve(row, "reward") - row["area"]
 
 
 def overstates(guilty: Sequence[float], innocent: Sequence[float]) -> Check:

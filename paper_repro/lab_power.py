@@ -58,7 +58,7 @@ def multiplicity(claims: Sequence[Mapping[str, str]], level: float = 0.95) -> st
     return (
         f"{len(claims)} verdicts, each from intervals at {level:.0%}; nothing corrects for their number except inside a verdict "
         f"that says so. If arms did not differ, a claim that one is ahead would be called reproduced once in "
-        f"{2 / (1 - level):.0f}: {chance:.1f} of {len(claims)} at most, and several of these verdicts share runs, so that they "
+        f"{2 / (1 - level):.0f}: {chance:.1f} of {len(claims)}, and several of these verdicts share runs, so that they "
         "err together. A claim that nothing is lost is called reproduced as often only where exactly its margin is lost, and "
         "surely where nothing is"
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -99,6 +99,43 @@ class Results:
         return GRPOConfig.of(self.about["base"]).plain()[name]
 
 
+def mean_of_curve(row: Mapping[str, Any], name: str) -> float:
+    """Mean of a run's curve, which is thinned evenly; 0 for a run that ended before its first update was done.
+
+    Examples
+    --------
+    >>> mean_of_curve({"curve_acted": [0.1, 0.3]}, "acted"), mean_of_curve({"curve_acted": []}, "acted")
+    (0.2, 0.0)
+    """
+    values = row[f"curve_{name}"]
+    return sum(values) / len(values) if len(values) else 0.0
+
+
+def require_every_seed(name: str, about: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> None:
+    """Refuse results in which a combination of levels lacks a seed: arms are compared seed by seed, in order.
+
+    Raises
+    ------
+    InputError   naming the first combination and its seeds
+
+    Examples
+    --------
+    >>> rows = [{"factor_rule": rule, "seed": seed} for rule, seed in (("a", 0), ("a", 1), ("b", 1))]
+    >>> require_every_seed("x", {"factors": {"rule": {}}, "seeds": 2}, rows)
+    Traceback (most recent call last):
+    ...
+    testbed.core.errors.InputError: results of x must have every seed of 2 for every combination; found seeds 1 of rule b
+    """
+    found: dict[tuple[str, ...], list[int]] = {}
+    for row in rows:
+        found.setdefault(tuple(row[f"factor_{factor}"] for factor in about["factors"]), []).append(int(row["seed"]))
+    for levels, seeds in found.items():
+        if sorted(seeds) != list(range(about["seeds"])):
+            where = ", ".join(f"{factor} {level}" for factor, level in zip(about["factors"], levels, strict=True))
+            rule = f"results of {name} must have every seed of {about['seeds']} for every combination"
+            raise InputError(rule, found=f"seeds {', '.join(map(str, sorted(seeds)))} of {where}")
+
+
 def bundled(name: str) -> Study:
     """Return a study that comes with the library."""
     return load_study(config_path(name))
@@ -128,6 +165,7 @@ def results_of(name: str, setting: Setting, keep: Keep = NOTHING) -> Results:
         hint = f"{command} makes it; --smoke shows that everything runs"
         raise InputError("a study's table needs the results of its runs", found=f"no {path}", hint=hint)
     about, rows = read_results(path)
+    require_every_seed(name, about, rows)
     made = about.get("provenance", {})
     source = f"{len(rows):,} runs, {about['seeds']} seeds, commit {str(made.get('git'))[:7]}"
     return Results(name=name, about=about, rows=rows, source=source + changed(study, about))

@@ -60,6 +60,9 @@ def table(setting: Setting) -> Finding:
     finding.remarks = [
         f"Verdicts. {CRITERION}",
         multiplicity(finding.claims),
+        f"Three kinds of verdict, each with words of its own: a claim of the paper is {REPRODUCED}, {NOISE} or {NOT}; a rule at "
+        f"a staleness {WORD[REPRODUCED]}, {WORD[NOISE]} or {WORD[NOT]}; a check of ours holds, cannot be told or does not hold. "
+        f'"{NOISE}" of a claim and "{WORD[NOISE]}" of the others mean the same: the runs decide neither way',
         f"survives: the whole interval of (reward at this staleness - reward of the same rule at 0, by seed) lies above "
         f"-{LOSS:g}, that of the collapse rate at or below {OFTEN:g}, and reward ends above where it started; does not survive: "
         "one lies on the other side, or nothing was learned; the largest staleness survived has no level below it that is not "

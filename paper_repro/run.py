@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
+import shlex
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,16 +15,51 @@ from paper_repro.tables import table_text, write_tables
 from testbed.core.records import RunRecord, provenance, require_writable
 from theory.run import one_thread
 
+FIGURES = Path(__file__).parents[1] / "figures"
 SMOKE = "smoke"  # folder of what `--smoke` leaves, so that it never replaces a full result
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What a run left: its record, the files written, the text to print."""
+    """What a run left: its record as a reader of the file has it, the files written (record, Markdown, CSV), the Markdown."""
 
     record: RunRecord
     files: tuple[Path, ...]
     text: str
+
+    @property
+    def drawn_by(self) -> list[str]:
+        """Commands that draw figures from this record."""
+        folder = shlex.quote(str(self.files[0].parent))
+        return [f"python -m figures {name} --records {folder}" for name in figures_of(self.record.result["name"])]
+
+
+def figures_of(study: str, folder: Path = FIGURES) -> list[str]:
+    """Return names of the figures that are drawn from a study's record: of the scripts whose REPRODUCED is the study.
+
+    Scripts are read, not imported: the two packages do not know each other, and a folder without figures is none.
+
+    Examples
+    --------
+    >>> figures_of("spire_staleness"), figures_of("cis_table3")
+    (['spire_staleness'], [])
+    """
+    return [path.stem for path in sorted(folder.glob("*.py")) if _constant(path, "REPRODUCED") == study]
+
+
+def _constant(path: Path, name: str) -> object:
+    """Return what a module assigns to a name at its top, by itself or in a tuple of names; None if nothing."""
+    for node in ast.parse(path.read_text()).body:
+        if not isinstance(node, ast.Assign):
+            continue
+        for target in node.targets:
+            pairs = [(target, node.value)]
+            if isinstance(target, ast.Tuple) and isinstance(node.value, ast.Tuple):
+                pairs = list(zip(target.elts, node.value.elts, strict=True))
+            for left, right in pairs:
+                if isinstance(left, ast.Name) and left.id == name and isinstance(right, ast.Constant):
+                    return right.value
+    return None
 
 
 def run_study(name: str, scale: str, out: Path, *, smoke: bool = False) -> Run:
@@ -54,5 +91,6 @@ def run_study(name: str, scale: str, out: Path, *, smoke: bool = False) -> Run:
         header |= {"measurement": getattr(importlib.import_module(f"paper_repro.{home}"), function)()}
     record = RunRecord(result=result, provenance=header)
     path = record.save(out / "records" / f"{stem}.json")
-    files = write_tables(RunRecord.load(path).result, out / "tables", stem)
-    return Run(record, (path, *files), table_text(RunRecord.load(path).result))
+    written = RunRecord.load(path)  # infinities are strings in it, as in the tables
+    files = write_tables(written.result, out / "tables", stem)
+    return Run(written, (path, *files), table_text(written.result))

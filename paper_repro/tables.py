@@ -10,8 +10,10 @@ from typing import Any
 
 from paper_repro.studies import STUDIES
 from testbed.core.errors import InputError
+from testbed.core.sections import Section
 
 HEADER = ("source", "row", "column", "paper", "ours", "interval", "verdict")
+LONG = 60  # a table of more lines of Markdown is printed in its short form
 
 
 def table_text(result: dict[str, Any]) -> str:
@@ -47,6 +49,40 @@ def table_text(result: dict[str, Any]) -> str:
         if entries:
             lines += [f"{title}:", "", *(f"* {entry}" for entry in entries), ""]
     return "\n".join(lines).rstrip() + "\n"
+
+
+def short_form(result: dict[str, Any]) -> list[Section]:
+    """Return what a terminal shows of a long table: its cells without intervals, every verdict, and which tables it holds.
+
+    Numbers behind claims, further tables and remarks stay in the file: they are too wide or too long for a terminal.
+    """
+    remarks = ["Smoke: numbers show only that it runs."] if result["smoke"] else []
+    remarks += [_counted(result["cells"]) + "."] if result["cells"] else []
+    title = f"{result['name']}, {result['scale']} scale"
+    sections = [Section(title=title, says=f"{result['title']}.", remarks=remarks)]
+    for source in dict.fromkeys(cell["source"] for cell in result["cells"]):
+        lines = [_line(cell) for cell in result["cells"] if cell["source"] == source]
+        rows = [(row, column, paper, ours, verdict) for _, row, column, paper, ours, _, verdict in lines]
+        says = "The paper's numbers beside ours; intervals are in the whole table."
+        header, text = ("row", "column", "paper", "ours", "verdict"), ("column", "verdict")
+        sections.append(Section(title=source.upper(), says=says, header=header, rows=rows, text=text))
+    claims, checks = result.get("claims", []), result["checks"]
+    if claims:
+        rows = [(claim["verdict"], claim["claim"]) for claim in claims]
+        says = _tallied(claims, "claims") + "."
+        sections.append(Section(title="CLAIMS", says=says, header=("verdict", "claim"), rows=rows, text=("claim",)))
+    if checks:
+        rows = [(check["verdict"], f"{check['statement']}: {check['found']}") for check in checks]
+        header, says = ("verdict", "check, and what was found"), _tallied(checks, "checks") + "."
+        both = {one["verdict"] for one in [*claims, *checks]} >= {"within noise", "cannot be told"}
+        words = ["A check that cannot be told is what a claim within noise is: the runs decide neither way."] * both
+        sections.append(Section(title="CHECKS", says=says, header=header, rows=rows, text=header[1:], remarks=words))
+    if result["rows"]:
+        titles = [row.get("table") or result["title"] for row in result["rows"]]
+        rows = [(str(titles.count(title)), title) for title in dict.fromkeys(titles)]
+        says = "Shown in the whole table only."
+        sections.append(Section(title="TABLES", says=says, header=("rows", "table"), rows=rows, text=("table",)))
+    return sections
 
 
 def table_csv(result: dict[str, Any]) -> str:
@@ -114,8 +150,12 @@ def _stale(header: dict[str, Any]) -> str:
 
 
 def _counted(cells: list[dict[str, Any]]) -> str:
-    words = [cell["verdict"] for cell in cells]
-    return f"{len(cells)} cells: " + ", ".join(f"{words.count(word)} {word}" for word in dict.fromkeys(words))
+    return _tallied(cells, "cells")
+
+
+def _tallied(judged: list[dict[str, Any]], kind: str) -> str:
+    words = [one["verdict"] for one in judged]
+    return f"{len(judged)} {kind}: " + ", ".join(f"{words.count(word)} {word}" for word in dict.fromkeys(words))
 
 
 def _line(cell: dict[str, Any]) -> list[str]:

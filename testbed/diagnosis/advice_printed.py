@@ -7,12 +7,18 @@ from typing import Any
 from testbed.core.sections import Section, number, share, with_interval
 from testbed.diagnosis.advised_cap import WORST
 
+FARTHEST = 10.0  # regret; beyond, the least error is next to nothing and the multiple of it says no more
 FEW_ABOVE = 5  # a cap with fewer weights above it rests on them alone
 CLOSED_FORMS = {"O3": "O3, from d2", "O4": "O4, from chi2", "O9": "O9, upper bound"}
 
 
 def advice_sections(advice: dict[str, Any]) -> list[Section]:
-    """Sections of the record `advice_records` returns."""
+    """Sections of the record `advice_records` returns; of one response there is nothing to tabulate."""
+    if advice["n"] == 1:
+        return [
+            Section(title="ADVISED CAP", says=_cap_conclusion(advice)),
+            Section(title="ADVISED REPLAY SHARE", says=_share_conclusion(advice)),
+        ]
     return [_caps(advice), _share(advice)]
 
 
@@ -25,11 +31,23 @@ def _interval(found: dict[str, Any] | None) -> str:
 
 
 def _percent(regret: float | None) -> str:
-    return "-" if regret is None else "+0%" if abs(regret) < 5e-5 else f"{100 * regret:+.2g}%"
+    """Format the squared error above the least one.
+
+    Below 0, or a thousandfold, the least error of this sample is next to none and a share of it says nothing: the mean is
+    taken as known to be 1, which that of a few weights is not.
+    """
+    if regret is None or regret < -5e-5:
+        return "-"
+    return "+0%" if regret < 5e-5 else f"{100 * regret:+.2g}%" if regret < FARTHEST else f">{100 * FARTHEST:.0f}%"
+
+
+def _beside(cap: float | None, regret: float | None, told: bool) -> str:
+    """Format a cap and what it costs, or the first alone where too few responses tell the second."""
+    return number(cap) + f" ({_percent(regret)})" * told
 
 
 def _caps(advice: dict[str, Any]) -> Section:
-    caps = advice["caps"]
+    caps, told = advice["caps"], advice["n"] >= advice["fewest"]
     *products, tokens = caps
     shown = ([products[0], products[-1]] if len(products) > 1 else products) + [tokens]
     lines = {
@@ -39,23 +57,26 @@ def _caps(advice: dict[str, Any]) -> Section:
         "above the cap": [f"{cap['above']} ({share(cap['above_share'])})" for cap in shown],
         **{
             label: [
-                f"{number(found['cap'])} ({_percent(found['regret'])})"
+                _beside(found["cap"], found["regret"], told)
                 for found in (cap["closed_forms"][theorem] for cap in shown)
             ]
             for theorem, label in CLOSED_FORMS.items()
         },
-        "sqrt n": [f"{number(cap['sqrt_n']['cap'])} ({_percent(cap['sqrt_n']['regret'])})" for cap in shown],
+        "sqrt n": [_beside(cap["sqrt_n"]["cap"], cap["sqrt_n"]["regret"], told) for cap in shown],
         "no cap": [f"({_percent(cap['none']['regret'])})" for cap in shown],
     }
+    if not told:  # neither an interval nor what a choice costs
+        lines = {name: cells for name, cells in lines.items() if name not in ("95% interval", "no cap")}
     remarks = [
-        f"For a mean over n = {advice['n']} responses and a constant signal (spire's default sets these caps). In "
-        "brackets: squared error above O1's, on these weights. The closed forms know the second moment only; where large "
+        f"For a mean over n = {advice['n']} responses and a constant signal (spire's default sets these caps). "
+        + "In brackets: squared error above O1's, on these weights. " * told
+        + "The closed forms know the second moment only; where large "
         "weights are rare they err by a multiple of the least error, at worst in the regret table (O6) "
         + ", ".join(f"{name} by {times:g}" for name, times in WORST.items())
         + " times."
     ]
     for cap in products[-1:]:
-        if cap["advised"] == "cap" and cap["above"] < FEW_ABOVE:
+        if told and cap["advised"] == "cap" and cap["above"] < FEW_ABOVE:
             word = "response" if cap["above"] == 1 else "responses"
             remarks.append(
                 f"The cap of {_name(cap)} rests on the {cap['above']} {word} above it: trust the interval more than the "
@@ -71,11 +92,9 @@ def _caps(advice: dict[str, Any]) -> Section:
 def _cap_conclusion(advice: dict[str, Any]) -> str:
     *products, tokens = advice["caps"]
     last = products[-1]
-    if last["advised"] == "too few":
-        return (
-            f"No cap is advised: {advice['n']} of the {advice['fewest']} responses that an interval takes are too few to "
-            "tell; the numbers below are what these responses alone would say."
-        )
+    if advice["n"] < advice["fewest"]:  # also where no weight exceeds its cap: the next response may
+        below = "" if advice["n"] == 1 else "; the numbers below are what these responses alone would say"
+        return f"No cap is advised: {_too_few(advice)}{below}."
     if last["advised"] == "none":
         both = "" if tokens["advised"] == "cap" else f", nor any token ratio {number(tokens['cap'])}"
         return (
@@ -85,6 +104,10 @@ def _cap_conclusion(advice: dict[str, Any]) -> str:
     regret = last["none"]["regret"]
     gain = "" if regret is None else f"; without a cap the squared error is {share(regret)} larger"
     return f"Cap {_name(last)} at {with_interval(last['cap'], last['interval'])} (O1){gain}."
+
+
+def _too_few(advice: dict[str, Any]) -> str:
+    return f"{advice['n']} of the {advice['fewest']} responses that an interval takes, too few to tell"
 
 
 def _share(advice: dict[str, Any]) -> Section:
@@ -137,13 +160,12 @@ def _replayed(found: dict[str, Any]) -> float:
 
 def _share_conclusion(advice: dict[str, Any]) -> str:
     found = advice["replay"]
+    if advice["n"] < advice["fewest"]:
+        return f"No replay share is advised: {_too_few(advice)}."
     if found["share"] is None:
         return "No replay share is advised: every advantage is 0, so there is nothing to estimate."
     if found["interval"] is None:
-        return (
-            f"No replay share is advised: {advice['n']} of the {advice['fewest']} responses that an interval takes are too "
-            "few to tell."
-        )
+        return "No replay share is advised: no draw of these responses has a share."
     says = {
         "none": "Replay nothing at these costs",
         "all": "Replay is worth more than fresh responses at these costs, as far as the store reaches",

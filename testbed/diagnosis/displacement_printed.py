@@ -60,7 +60,7 @@ def _finite(shown: list[dict[str, Any]]) -> str:
 def _paper(told: list[dict[str, Any]]) -> str:
     """Set the factor between the largest and the least MAD beside the one a paper measured on engine noise."""
     sizes = [r["mad_eps"] for r in told]
-    if not sizes or min(sizes) <= 0:
+    if len(sizes) < 2 or min(sizes) <= 0:
         return ""
     paper = [reported(7, name, "MAD(epsilon)").value for name in CONFIDENCE_NAMES]
     return (
@@ -76,6 +76,11 @@ def _conclusion(gap: str, told: list[dict[str, Any]]) -> str:
     low, high = (pick(told, key=lambda r: r["mad_eps"]) for pick in (min, max))
     if high["mad_eps"] == 0:
         return f"The {gap} displaces no log-odds: trainer and sampler recorded the same numbers."
+    if len(told) == 1:
+        return (
+            f"Tokens enough in one range of confidence only, {low['bin']} (MAD {number(low['mad_eps'], 2)} nats): nothing to "
+            "compare."
+        )
     sizes = f"MAD {number(low['mad_eps'], 2)} to {number(high['mad_eps'], 2)} nats"
     if any(not r.get("intervals") for r in told):
         return f"Too few responses to tell whether the {gap} displaces log-odds alike at every confidence ({sizes})."

@@ -2,7 +2,8 @@
 
 A *fault* means that some recorded number is not what its name says, so that no weight computed from it can be right. A
 *note* is a property of honest data that changes which correction is usable. Faults with a name of their own, and with their
-power measured, are in `detectors`.
+power measured, are in `detectors`. A check for which the batch lacks a column, or responses or tokens enough, has not passed:
+it did not run, and the record says why.
 """
 
 from __future__ import annotations
@@ -16,7 +17,9 @@ from testbed.core.batch import BatchFacts, SegmentedBatch
 from testbed.diagnosis.detectors.rates import measured_rates
 from testbed.diagnosis.detectors.registry import findings
 from testbed.diagnosis.gaps import segments_and_all
-from testbed.diagnosis.unit_mean import negative_divergences
+from testbed.diagnosis.products import FEWEST_PRODUCTS
+from testbed.diagnosis.response_means import FEWEST
+from testbed.diagnosis.unit_mean import divergence_scores, negative_divergences
 from testbed.weighting.granularity import log_ratios
 
 FAR = 1.0  # nats of a response's log product: a factor e
@@ -37,13 +40,17 @@ def fault_records(
 
     Returns
     -------
-    list of dict   check, kind ("fault" or "note"), fired (bool), says (a sentence; "" unless fired), rates (of a
-                   detector: `measured_rates`, else None); a shift that fired comes first
+    list of dict   check, kind ("fault" or "note"), fired (bool), says (a sentence; "" unless fired), ran (bool), why (it did
+                   not run: what is missing; "" if it did), rates (of a detector: `measured_rates`, else None); a shift that
+                   fired comes first
 
     Gives      all faults together on healthy dumps: see `detectors.registry.BUDGET`, measured in `detectors/power.json`
     """
     named = {found["check"]: found for found in findings(batch)}
+    lacking = {name: found["why"] for name, found in named.items()} | _lacking(batch, products, unit_means)
     cut_off = named["truncated_mass"]["fired"]
+    if cut_off:
+        lacking["filled_with_zero"] = "`truncated_mass` explains tokens of log-prob 0"
     checks = [
         ("zero_variance", "fault", _zero_variance(batch)),
         ("unit_mean", "fault", _unit_mean(unit_means)),
@@ -60,10 +67,46 @@ def fault_records(
     ]
     # a shift also moves means and divergences: where it is seen, it explains the others and is said first
     checks.sort(key=lambda check: not (check[0] == "shift_by_one" and check[2]))
-    return [
-        {"check": name, "kind": kind, "fired": bool(says), "says": says, "rates": measured_rates(name, kind)}
-        for name, kind, says in checks
-    ]
+    records = []
+    for name, kind, says in checks:
+        why = "" if says else lacking.get(name, "")  # what fires on little has run, whatever it lacked
+        told = {"fired": bool(says), "says": says, "ran": not why, "why": why}
+        records.append({"check": name, "kind": kind, **told, "rates": measured_rates(name, kind)})
+    return records
+
+
+def _lacking(batch: SegmentedBatch, products: list[dict[str, Any]], unit_means: list[dict[str, Any]]) -> dict[str, str]:
+    """Say of each check that is no detector what it lacks to be made; "" if nothing."""
+    parts = [selected for label, selected in segments_and_all(batch) if label is not None]
+    tokens, responses = (max(int(count) for count in counts) for counts in (
+        [part.sum() for part in parts], [part.any(1).sum() for part in parts]
+    ))  # fmt: skip
+    few = f"{responses} of {FEWEST} responses" if responses < FEWEST else "no segment has a finite mean"
+    tested = any(record["score"] is not None for record in unit_means)
+    divergent = any(record["score"] is not None for record in divergence_scores(batch))
+    return {
+        "zero_variance": "" if tokens > 1 or batch.logp_proximal is not None else "no segment has two tokens",
+        "unit_mean": "" if tested else few,
+        "negative_divergence": "" if divergent else few,
+        "label_mixture": _unlabeled(batch, tokens),
+        "heavy_tail": _no_tail(products),
+        "single_groups": "one response" if batch.batch_size < 2 else "",
+    }
+
+
+def _unlabeled(batch: SegmentedBatch, tokens: int) -> str:
+    """Engines are compared within a segment, versions within a response."""
+    if batch.version is None and batch.engine is None:
+        return "no column `version` or `engine`"
+    comparable = (batch.engine is not None and tokens > 1) or (
+        batch.version is not None and int(batch.lengths.max()) > 1
+    )
+    return "" if comparable else "no two tokens to compare"
+
+
+def _no_tail(products: list[dict[str, Any]]) -> str:
+    most = max((product["n"] for product in products), default=0)
+    return "" if most >= FEWEST_PRODUCTS else f"{most} of {FEWEST_PRODUCTS} responses"
 
 
 def _zero_variance(batch: SegmentedBatch) -> str:
@@ -191,7 +234,7 @@ def _single_groups(batch: SegmentedBatch) -> str:
 
 
 def _tail(products: list[dict[str, Any]]) -> str:
-    heavy = [p for p in products if p["n"] >= 25 and p["raw"]["pareto_k"] > HEAVY_TAIL]
+    heavy = [p for p in products if p["n"] >= FEWEST_PRODUCTS and p["raw"]["pareto_k"] > HEAVY_TAIL]
     if not heavy:
         return ""
     seen = ", ".join(f"{p['raw']['pareto_k']:.2f} through segment {p['through_segment']}" for p in heavy)

@@ -2,30 +2,54 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from testbed.core.sections import Section, number, share, with_interval
 from testbed.diagnosis.advice_printed import advice_sections
 from testbed.diagnosis.checks_printed import checks_section
 from testbed.diagnosis.displacement_printed import displacement_section
+from testbed.diagnosis.products import FEWEST_PRODUCTS
+from testbed.diagnosis.response_means import FEWEST
 from testbed.diagnosis.rules_printed import rules_section
 
+PRODUCTS = "PRODUCTS THROUGH EACH SEGMENT"
 MOST_COLUMNS = 3  # segments shown beside each other
+NO_INTERVAL, PROMISE = " [none]", re.compile(r" \[[\d.]+%\]$")  # at the end of a cell; of a header or a row's name
 
 
 def report_sections(record: dict[str, Any]) -> list[Section]:
-    """Sections of the record `diagnose` returns."""
-    return [
+    """Sections of the record `diagnose` returns.
+
+    Of fewer than 20 responses no interval is drawn, and no section concludes what would need one; of a single response only
+    what is said token by token is shown.
+    """
+    responses = record["batch"]["responses"]
+    sections = [
         _batch(record["batch"], record.get("format"), record.get("format_notes", [])),
         checks_section(record["faults"], record.get("format")),
-        _gaps(record["gaps"]),
+        _gaps(record["gaps"], responses),
         displacement_section(record["displacements"]),
-        _unit_means(record["unit_means"]),
+        _unit_means(record["unit_means"], responses),
         _products(record["products"]),
-        rules_section(record["rules"]),
+        rules_section(record["rules"], responses),
         *advice_sections(record["advice"]),
         _readings(record["readings"]),
     ]
+    return sections if responses >= FEWEST else [_without_empty_intervals(section) for section in sections]
+
+
+def _without_empty_intervals(section: Section) -> Section:
+    """Leave out intervals that are none everywhere, and their promise in a header or in the name of a row."""
+    rows = [(row[0], *(cell.removesuffix(NO_INTERVAL) for cell in row[1:])) for row in section.rows]
+
+    def named(name: str, cells: Sequence[str]) -> str:
+        return name if any(cell.endswith("]") for cell in cells) else PROMISE.sub("", name)
+
+    header = tuple(named(name, [row[i] for row in rows]) for i, name in enumerate(section.header))
+    return replace(section, header=header, rows=[(named(row[0], row[1:]), *row[1:]) for row in rows])
 
 
 def _plural(count: int, word: str) -> str:
@@ -38,15 +62,19 @@ def _batch(facts: dict[str, Any], layout: str | None, notes: list[str]) -> Secti
         f"(longest response {facts['longest']}), drawn in {_plural(len(facts['segments']), 'segment')} by "
         f"{_plural(facts['behaviors'], 'behavior')}; mean reward {number(facts['mean_reward'])}."
     )
-    read = [f"Read as a dump of {layout}" + "".join(f"; {note}" for note in notes) + "."]
-    return Section(title="BATCH", says=says, remarks=read if layout not in (None, "testbed") else [])
+    remarks = []
+    if layout not in (None, "testbed"):
+        remarks.append(f"Read as a dump of {layout}" + "".join(f"; {note}" for note in notes) + ".")
+    if facts["responses"] < FEWEST:
+        remarks.append(f"Fewer than {FEWEST} responses: no intervals, and no conclusions that would need them.")
+    return Section(title="BATCH", says=says, remarks=remarks)
 
 
 def _segment(label: int | None) -> str:
     return "all" if label is None else str(label)
 
 
-def _gaps(gaps: list[dict[str, Any]]) -> Section:
+def _gaps(gaps: list[dict[str, Any]], responses: int) -> Section:
     rows = []
     for gap in gaps:
         if "mean" not in gap:
@@ -80,7 +108,10 @@ def _gaps(gaps: list[dict[str, Any]]) -> Section:
     impossible = sum(gap["impossible"] for gap in total if gap["segment"] is not None)
     if impossible:
         remarks.append(f"Left out: {_plural(impossible, 'token')} of target probability 0.")
-    return Section(title="TOKEN GAPS", says=_gap_conclusion(gaps), header=header, rows=rows, remarks=remarks)
+    says = _gap_conclusion(gaps)
+    if responses < FEWEST:
+        says += f" {_plural(responses, 'response')} cannot tell whether others would show the same."
+    return Section(title="TOKEN GAPS", says=says, header=header, rows=rows, remarks=remarks)
 
 
 def _gap_conclusion(gaps: list[dict[str, Any]]) -> str:
@@ -103,14 +134,24 @@ def _gap_conclusion(gaps: list[dict[str, Any]]) -> str:
     return says + "; " + ", ".join(parts) + "."
 
 
-def _unit_means(records: list[dict[str, Any]]) -> Section:
+def _unit_means(records: list[dict[str, Any]], responses: int) -> Section:
     bad = [r for r in records if r["excludes_1"]]
+    untold = [r for r in records if not r["excludes_1"] and r["interval"] is None]
     level = 100 * records[0]["level"]
-    says = (
-        "The mean ratio is 1 within noise: nothing contradicts that the recorded behavior drew the tokens."
-        if not bad
-        else f"The mean ratio is not 1 in {_plural(len(bad), 'case')}: the recorded behavior did not draw these tokens."
-    )
+    if bad:
+        says = (
+            f"The mean ratio is not 1 in {_plural(len(bad), 'case')}: the recorded behavior did not draw these tokens."
+        )
+    elif not untold:
+        says = "The mean ratio is 1 within noise: nothing contradicts that the recorded behavior drew the tokens."
+    elif len(untold) < len(records):
+        says = (
+            f"The mean ratio is 1 within noise in {len(records) - len(untold)} of {len(records)} cases; the others cannot be "
+            "told."
+        )
+    else:
+        few = f": {responses} of the {FEWEST} responses that an interval takes" if responses < FEWEST else ""
+        says = f"Whether the mean ratio is 1 cannot be told{few}; only a mean far above 1 would show, in E."
     rows = [
         (
             r["ratio"],
@@ -118,7 +159,7 @@ def _unit_means(records: list[dict[str, Any]]) -> Section:
             number(r["tokens"]),
             with_interval(r["mean"], r["interval"], 4),
             number(r["log10_e_value"]),
-            r["excludes_1"] or "no",
+            r["excludes_1"] or ("no" if r["interval"] else "unknown"),
         )
         for r in records
     ]
@@ -135,12 +176,18 @@ def _unit_means(records: list[dict[str, Any]]) -> Section:
 def _products(products: list[dict[str, Any]]) -> Section:
     last = products[-1]
     raw, applied = last["raw"], last["applied"]
+    if last["n"] == 1:
+        says = f"One response tells nothing of how products spread; its own is {number(raw['largest'])}."
+        return Section(title=PRODUCTS, says=says)
     kept = f"Correcting whole responses leaves {number(raw['ess'])} effective of {last['n']}"
     says = f"{kept} (second moment {number(raw['second_moment'])}); " + (
         f"a cap at {applied['cap']:g} shows {number(applied['ess'])}, which is less noise and more bias, not more information."
         if raw["largest"] > applied["cap"]
         else f"no product exceeds {applied['cap']:g}."
     )
+    if last["n"] < FEWEST:
+        says = f"{last['n']} responses are too few to tell what correcting whole responses costs; these products alone:"
+        says += f" {number(raw['ess'])} effective of {last['n']}."
     shown = products if len(products) <= MOST_COLUMNS else [products[0], *products[1 - MOST_COLUMNS :]]
     lines = {
         "mean W_(k) [95%]": [with_interval(p["raw"]["mean"], p["raw"]["mean_interval"]) for p in shown],
@@ -150,11 +197,11 @@ def _products(products: list[dict[str, Any]]) -> Section:
         "E W_(k)^2 [95%]": [
             with_interval(p["raw"]["second_moment"], p["raw"]["second_moment_interval"]) for p in shown
         ],
-        "chi2 = E W_(k)^2 - 1": [number(p["raw"]["chi2"]) for p in shown],
-        "D2 = log E W_(k)^2, nats": [number(p["raw"]["renyi2"]) for p in shown],
+        "chi2 = E W_(k)^2 - 1": [_excess(p, "chi2") for p in shown],
+        "D2 = log E W_(k)^2, nats": [_excess(p, "renyi2") for p in shown],
         f"effective of {last['n']}, raw": [number(p["raw"]["ess"]) for p in shown],
         f"effective of {last['n']}, capped": [number(p["applied"]["ess"]) for p in shown],
-        "Pareto k": [number(p["raw"]["pareto_k"], 2) for p in shown],
+        "Pareto k": [_tail(p) for p in shown],
         "median and largest": [f"{number(p['raw']['median'])}, {number(p['raw']['largest'])}" for p in shown],
     }
     header = ("through segment", *(f"k = {p['through_segment']}" for p in shown))
@@ -168,7 +215,16 @@ def _products(products: list[dict[str, Any]]) -> Section:
     ]
     if len(shown) < len(products):
         remarks.append(f"Of {len(products)} segments the first and the last are shown; the JSON record has all.")
-    return Section(title="PRODUCTS THROUGH EACH SEGMENT", says=says, header=header, rows=rows, remarks=remarks)
+    return Section(title=PRODUCTS, says=says, header=header, rows=rows, remarks=remarks)
+
+
+def _excess(product: dict[str, Any], name: str) -> str:
+    """Format a second moment's excess over the 1 that it cannot fall short of, which that of a few products easily does."""
+    return number(product["raw"][name]) if product["n"] >= FEWEST else "-"
+
+
+def _tail(product: dict[str, Any]) -> str:
+    return number(product["raw"]["pareto_k"], 2) if product["n"] >= FEWEST_PRODUCTS else "-"
 
 
 def _readings(found: dict[str, Any]) -> Section:

@@ -24,6 +24,7 @@ from testbed.stats.weight_statistics import chi2, ess, mean_weight, second_momen
 from testbed.weighting.segment_ends import segment_end_log_ratios
 from testbed.weighting.truncate import truncate
 
+FEWEST_PRODUCTS = 25  # responses; of fewer the tail has no five largest weights to fit
 CAP = 2.0  # for the capped statistics: the commonest cap of truncated importance sampling
 
 

@@ -37,7 +37,7 @@ def list_rules() -> tuple[list[Section], list[dict[str, Any]]]:
         header=("rule", "granularity", "theorems", "parameters"),
         rows=rows,
         text=("granularity", "theorems", "parameters"),
-        remarks=["`python -m theory show ID` prints a theorem; those of section V are planned and not decided yet."],
+        remarks=["`python -m theory show ID` prints a theorem; all that are named here are decided."],
     )
     summaries = Section(
         title="WHAT THEY DO", says="One line each; rho is the ratio target / behavior.", header=("rule", "summary"),

@@ -5,12 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 from testbed.core.sections import Section, number, share, with_interval
+from testbed.diagnosis.response_means import FEWEST
 
 ABBREVIATED = {"token": "t", "segment": "s", "response": "r"}
 
 
-def rules_section(effects: dict[str, Any]) -> Section:
-    """Section of the record `rule_records` returns."""
+def rules_section(effects: dict[str, Any], responses: int) -> Section:
+    """Section of the record `rule_records` returns; of one response only which rules are left out."""
+    if responses == 1:
+        says = "One response tells nothing of what a rule does to a mean or its noise."
+        return Section(title="RULES", says=says, remarks=_left_out(effects))
     rules = effects["rules"]
     bias = {r["rule"]: r["bias"] for r in rules if r["bias"] is not None}
     most = max(bias, key=lambda name: abs(bias[name]), default=None)
@@ -20,6 +24,8 @@ def rules_section(effects: dict[str, Any]) -> Section:
         f"{moved}`{noisiest['rule']}` keeps the largest second moment ({number(noisiest['second_moment_applied'])}), which is "
         "noise."
     )
+    if responses < FEWEST:
+        says = f"{responses} responses are too few to tell the rules apart; the table is of these alone."
     rows = [
         (
             r["rule"],
@@ -45,13 +51,19 @@ def rules_section(effects: dict[str, Any]) -> Section:
         + (", spire's are the caps advised below" if any(r["rule"] == "spire" for r in rules) else "")
         + f"; advantage of clip-type rules: {effects['advantage']}."
     ]
+    remarks += _left_out(effects)
+    return Section(title="RULES", says=says, header=header, rows=rows, remarks=remarks, text=("",))
+
+
+def _left_out(effects: dict[str, Any]) -> list[str]:
+    remarks = []
     for name, fields in effects["left_out"].items():
         lacking = ", ".join(f"`{field}`" for field in fields)
         laws = " (testbed.NextTokenLaws): the laws of whole vocabularies, which dumps do not hold" * (
             "next_token" in fields
         )
         remarks.append(f"Left out: {name}, which needs {lacking}{laws}.")
-    return Section(title="RULES", says=says, header=header, rows=rows, remarks=remarks, text=("",))
+    return remarks
 
 
 def _small(value: float | None) -> str:

@@ -45,9 +45,11 @@ def one_system(name: str) -> tuple[list[Section], list[dict[str, Any]]]:
     """
     system = find_system(name)
     rows = [(key, str(value)) for key, value in system.plain().items() if key != "name"]
+    advice = 'The system schedules only; to train as its paper does, set `rule` to "decoupled_ppo", too.'
     section = Section(
-        title=system.name, says=_generation(system) + ".", header=("value", "is"), rows=rows, text=("is",)
-    )
+        title=system.name, says=_generation(system) + ".", header=("value", "is"), rows=rows, text=("is",),
+        remarks=[advice] if system.objective == "decoupled" else [],
+    )  # fmt: skip
     return [section], [_record(system)]
 
 

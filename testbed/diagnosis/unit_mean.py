@@ -100,14 +100,27 @@ def negative_divergences(batch: SegmentedBatch) -> list[dict[str, Any]]:
     -------
     list of dict   gap, direction, segment, kl_k1 (nats per token), score (standard errors from 0, at most -6)
     """
-    found = []
+    return [
+        found
+        for found in divergence_scores(batch)
+        if found["score"] is not None and found["score"] <= -ALARM_SCORE and found["kl_k1"] <= -LEAST_EFFECT
+    ]
+
+
+def divergence_scores(batch: SegmentedBatch) -> list[dict[str, Any]]:
+    """Score every such gap, whatever its sign.
+
+    Returns
+    -------
+    list of dict   as `negative_divergences`; score is None with fewer than 20 responses, or a value not finite
+    """
+    records = []
     for name, (numerator, denominator, direction) in GAPS.items():
         if denominator != "behavior" or (numerator == "proximal" and batch.logp_proximal is None):
             continue
         k1 = -log_ratios(batch, numerator=numerator, denominator=denominator).double()
         for label, selected in segments_and_all(batch):
-            score = token_mean_score(k1, selected, 0.0) if label is not None else None
-            mean = float(k1[selected].mean()) if label is not None else 0.0
-            if score is not None and score <= -ALARM_SCORE and mean <= -LEAST_EFFECT:
-                found.append({"gap": name, "direction": direction, "segment": label, "kl_k1": mean, "score": score})
-    return found
+            if label is not None:
+                told = {"kl_k1": float(k1[selected].mean()), "score": token_mean_score(k1, selected, 0.0)}
+                records.append({"gap": name, "direction": direction, "segment": label, **told})
+    return records

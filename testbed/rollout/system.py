@@ -53,9 +53,13 @@ class System:
     refill : bool                rounds: start another group for each one that ends, until the round is over
     leftover : "resume" | "drop" rounds with start > 1: what becomes of the unfinished once enough have ended
     slots : int | None           responses that run at once; None: as many as a batch (a round with all it starts) has
-    objective : "direct" | "decoupled"   what the paper trains with; for the trainer to read, not the clock
+    objective : "direct" | "decoupled"
+        what the paper trains with, as advice to a reader: nothing here acts on it. A system schedules; what a run trains with
+        is the `rule` of its settings, and the one that is meant by decoupled is "decoupled_ppo"
     replay : "off" | "uniform" | "success"   what is stored for later: nothing, all, responses of reward >= 1
-    replay_share : float         share of a batch's groups that is replayed instead of fresh, in [0, 1)
+    replay_share : float         share of a batch's groups that is replayed instead of fresh, in [0, 1). Above
+                                 1 - 1 / groups some batches hold nothing fresh, and near 1 nearly all: at .9999 and one
+                                 group, 10,000 updates pass between two fresh groups
     replay_batches : int         capacity of the buffer, in batches
     replay_age : int | None      stored responses leave once they were taken more than this many updates ago
     eviction : "fifo" | "random" who leaves a full buffer

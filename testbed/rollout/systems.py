@@ -1,5 +1,7 @@
 """Systems by name: how each paper's loop looks to the clock, and what is left out.
 
+A system schedules, and that is all: which loss a run has is the `rule` of its settings, whatever the system's paper trains with.
+
 Name, paper (arXiv), what happens, and after "Here:" what is simplified.
 
 synchronous      A round is written, the trainer updates, the weights are pushed, the next round opens.
@@ -11,8 +13,8 @@ steps_off        Round u is written with version u - ahead exactly, whatever the
 areal            2505.24298, AReaL. A stream; a group is admitted while N <= (version + ahead + 1) B; a push interrupts,
                  and what was written is read again under the new weights; a decoupled loss.
                  Here: the paper bounds the staleness with which a response starts; the trainer of this clock also waits
-                 for a response that the next batch would find too old, so that the bound holds when it is used. The loss
-                 is the trainer's affair: `objective` tells it.
+                 for a response that the next batch would find too old, so that the bound holds when it is used. The
+                 loss is not in it: a run that is to train as the paper does also sets rule = "decoupled_ppo".
 dora             2604.26256, DORA. A stream; several versions stay alive, and each response ends under its first.
                  Here: the versions share one engine and its steps.
 pipeline_rl      2509.19128, PipelineRL. A stream; a push takes effect between two tokens of a running response, on the

@@ -68,7 +68,7 @@ def load_config(path: Path, changes: Sequence[str] = ()) -> GRPOConfig:
 
     Raises
     ------
-    InputError   no TOML, a change that cannot be read, settings that GRPOConfig refuses
+    InputError   no TOML, a study without settings, a change that cannot be read, settings that GRPOConfig refuses
 
     Examples
     --------
@@ -78,6 +78,11 @@ def load_config(path: Path, changes: Sequence[str] = ()) -> GRPOConfig:
     """
     values = _toml(path)
     study = load_study(path) if set(values) & set(FIELDS) else None
+    if study is not None and not {"base", "factors"} & set(values):
+        hint = "[base] holds settings that all runs share; a file of one run's settings has no title, question, limits or seeds"
+        raise InputError(
+            "a study must have [base] or [factors]", found=f"only {', '.join(values)} in {path}", hint=hint
+        )
     settings: dict[str, Any] = values if study is None else dict(study.base)
     for change in changes:
         settings = merged(settings, _change(change, study))

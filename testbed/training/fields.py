@@ -107,6 +107,24 @@ def require_table(name: str, value: object) -> None:
         raise InputError(f"`{name}` must be a table, {{ name = value }}", found=repr(value))
 
 
+def require_text(name: str, value: object) -> None:
+    """Refuse what is no text.
+
+    Raises
+    ------
+    InputError
+
+    Examples
+    --------
+    >>> require_text("title", 3)
+    Traceback (most recent call last):
+    ...
+    testbed.core.errors.InputError: `title` must be text in quotes; found 3
+    """
+    if not isinstance(value, str):
+        raise InputError(f"`{name}` must be text in quotes", found=repr(value))
+
+
 def require_whole(name: str, value: object, least: int) -> None:
     """Refuse what is no whole number of at least `least`.
 

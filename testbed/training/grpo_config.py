@@ -13,6 +13,7 @@ from testbed.weighting.rules import RULES
 CONTROLS = ("post_hoc", "post_hoc_overwritten", "post_hoc_rescored", "blind")
 NOISES = ("gaussian", "laplace", "student", "dense", "moe", "confident_moe")
 LASTS = ("version", "run")
+LARGEST_STEP = 3.4e38  # AdamW multiplies float32 weights by it, and raises an error where it is larger than they can be
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,19 +32,21 @@ class GRPOConfig:
     updates : int                 updates of the trainer, one per batch
     prompts, responses : int      prompts per batch, responses per prompt
     minibatches, epochs : int     optimizer steps per update: each epoch passes once over the batch, in so many parts
-    rate, betas, decay            of AdamW (decay 0: Adam)
+    rate, betas, decay            of AdamW (decay 0: Adam); betas are kept as floats, which is what it takes
     clip_norm : float | None      largest gradient norm; None: as it comes
-    system, system_params         who generates when: a preset of `testbed.rollout.systems`, and its changes
+    system, system_params         who generates when: a preset of `testbed.rollout.systems`, and its changes; the loss is
+                                  that of `rule`, whatever the preset's paper trains with
     control                       "", or one of CONTROLS: a sampler that does what a boundary must not, recorded as if it had not
-                                  (`testbed.training.controls`); drafts are as old as system "steps_off" says
+                                  (`testbed.training.controls`); drafts are as old as `ahead` of system "steps_off"
     keep : int | None             tokens of a control's draft before the boundary; None: half of the longest response
-    engine, nodes                 "plain", or "speculative" with so many candidates (synchronous only)
+    engine, nodes                 "plain", or "speculative" with so many candidates (synchronous, without a clock)
     sampler, trainer : mapping    `Numerics` of the two engines, by field
     temperature, top_p            of the sampler
     noise, noise_scale            noise on the sampler's logits, one of NOISES ("" for none) with its parameters' defaults,
-                                  times a factor
+                                  times a factor, which is ignored without noise
     noise_lasts                   "version": drawn anew for every version of the weights; "run": drawn once, so that the
-                                  engines disagree in the same way about the same prefix as long as the run lasts
+                                  engines disagree in the same way about the same prefix as long as the run lasts; ignored
+                                  without noise
     evaluate_every, evaluate_responses   updates between evaluations, and sampled responses of each
     judged                        "trained": evaluations ask the prompts that are trained on, which is what a claim about
                                   optimization is about; "unseen": those that never are
@@ -143,8 +146,12 @@ class GRPOConfig:
                 found = f"{self.constant} with {self.normalizer}"
                 raise InputError("`constant` goes with normalizer 'constant'", found=found)
         pair = isinstance(self.betas, tuple) and len(self.betas) == 2
-        if not pair or not all(isinstance(beta, int | float) and 0 <= beta < 1 for beta in self.betas):
+        if not pair or not all(type(beta) in (int, float) and 0 <= beta < 1 for beta in self.betas):
             raise InputError("`betas` must be two numbers in [0, 1)", found=repr(self.betas))
+        object.__setattr__(self, "betas", (float(self.betas[0]), float(self.betas[1])))
+        if self.rate / (1 - self.betas[0]) > LARGEST_STEP:
+            found = f"{self.rate:g} with betas {list(self.betas)}"
+            raise InputError(f"`rate` must be at most {LARGEST_STEP:g} times 1 - `betas`[0]", found=found)
         if self.minibatches > self.prompts * self.responses:
             raise InputError("`minibatches` must not exceed the responses of a batch", found=self.minibatches)
         if self.keep is not None:
@@ -153,8 +160,17 @@ class GRPOConfig:
                 raise InputError("`keep` goes with a `control`", found=f"keep = {self.keep} without one")
         if self.control and self.system != "steps_off":
             raise InputError("`control` needs `system` = 'steps_off'", found=repr(self.system))
+        unread = sorted(self.system_params.keys() - {"ahead"})
+        if self.control and unread:  # no clock runs: times, replay and the rest would be recorded and have no effect
+            found = ", ".join(f"{name} = {self.system_params[name]!r}" for name in unread)
+            raise InputError("`system_params` of a `control` must hold nothing but `ahead`", found=found)
         if self.engine == "speculative" and self.system != "synchronous":
             raise InputError("`engine` = 'speculative' needs `system` = 'synchronous'", found=repr(self.system))
+        if self.engine == "speculative" and self.system_params:
+            found = repr(dict(self.system_params))
+            raise InputError("`engine` = 'speculative' needs `system_params` = {}: no clock runs", found=found)
+        if self.nodes and self.engine != "speculative":
+            raise InputError("`nodes` goes with `engine` = 'speculative'", found=f"{self.nodes} with {self.engine!r}")
         if self.engine == "speculative" and self.noise:
             raise InputError(
                 "`engine` = 'speculative' needs `noise` = '': trees have no noisy law", found=repr(self.noise)

@@ -69,8 +69,18 @@ def _task_of(config: GRPOConfig) -> VerifiableTask:
 
 
 def _system_of(config: GRPOConfig) -> None:
-    if config.engine == "plain":
-        find_system(config.system, **config.system_params)
+    """Make the system, and ask of it and of the sampler what a run asks of both after its warm start."""
+    for name in ("objective", "source"):  # read by people: another value would change the record and not the run
+        if name in config.system_params:
+            found = f"{name} = {config.system_params[name]!r}"
+            hint = "set `rule`, whose loss a run has" if name == "objective" else ""
+            raise InputError("`system_params` must hold values that a run reads", found=found, hint=hint)
+    system = find_system(config.system, **config.system_params)
+    if system.push == "stale_cache" and not numerics_of("sampler", config.sampler).cached:
+        raise InputError(
+            "push='stale_cache' needs a sampler that keeps keys and values", found="`sampler.cached` = False",
+            hint="set it to true, or `system_params.push` to 'recompute'",
+        )  # fmt: skip
 
 
 def _weigh_by(config: GRPOConfig) -> None:

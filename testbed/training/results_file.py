@@ -14,6 +14,7 @@ from testbed.core.records import RunRecord, require_writable
 from testbed.training.study import Cell, Study
 
 SCALARS = ("outcome", "reason", "updates", "start", "best", "final", "area", "collapsed")
+NEEDED = (*SCALARS, "evaluations", "curve")  # of a result that is to be a row
 POINTS = 15  # means of each curve that are kept
 SPIKY = ("grad_norm", "max_log_k")  # curves of which a mean says little
 

@@ -35,12 +35,16 @@ def result_lines(result: dict[str, Any], planned: int) -> list[str]:
     ...           "collapsed": False, "curve": {"acted": [0.0, 0.5], "max_log_k": [0.0, 0.7], "ages": [[4, 0], [1, 3]]}}
     >>> print("\n".join(result_lines(result, 2)))
     reward 0.250 -> 0.375 (best 0.500), no collapse
-    finished: 2 updates
+    finished: 2 updates (reward at the end: mean of the last three evaluations)
     staleness 0.38 updates on average, 1 at most; acted on 25% of the tokens; max |log k| 0.700
     """
     curve, made = result["curve"], result["updates"]
     judged = "collapsed" if result["collapsed"] else "no collapse"
-    ended = f"{made} updates" if result["outcome"] == "finished" else f"{result['reason']}, of {planned} planned"
+    ended = (
+        f"{made} updates (reward at the end: mean of the last three evaluations)"
+        if result["outcome"] == "finished"
+        else f"{result['reason']}, of {planned} planned"
+    )
     lines = [
         f"reward {result['start']:.3f} -> {result['final']:.3f} (best {result['best']:.3f}), {judged}",
         f"{result['outcome']}: {ended}",

@@ -11,16 +11,20 @@ import json
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
 from testbed.core.errors import InputError
 from testbed.training import designs
-from testbed.training.fields import require_choice, require_whole
+from testbed.training.fields import require_choice, require_table, require_text, require_whole
 from testbed.training.grpo_config import GRPOConfig
 
 FORMAT = 1  # of what a cell's number stands for; another one makes every cell new
-FIELDS = ("title", "question", "limits", "seeds", "base", "factors", "design")
+TEXTS = ("title", "question", "limits")
+TABLES = ("base", "factors", "design")
+FIELDS = (*TEXTS, "seeds", *TABLES)
+DESIGN = ("kind", "words")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,6 +83,8 @@ class Study:
     def __post_init__(self) -> None:
         require_whole("seeds", self.seeds, 1)
         require_choice("kind", self.kind, designs.KINDS)
+        if self.words and self.kind != "fraction":
+            raise InputError("`words` go with kind 'fraction'", found=f"{[*map(list, self.words)]} with {self.kind!r}")
         self.cells()
 
     def combinations(self) -> list[dict[str, str]]:
@@ -149,7 +155,8 @@ def load_study(path: Path | str, *, seeds: int | None = None) -> Study:
 
     Raises
     ------
-    InputError   no such file, no TOML, an unknown field, a factor without levels, or settings that GRPOConfig refuses
+    InputError   no such file, no TOML, an unknown field or one of another kind, a factor without levels or with two equal
+                 ones, a field that two factors set so that the first changes nothing, or settings that GRPOConfig refuses
 
     Examples
     --------
@@ -167,9 +174,15 @@ def load_study(path: Path | str, *, seeds: int | None = None) -> Study:
         raise InputError("a study must be a TOML file", found=f"{path}: {error}") from None
     for name in found:
         require_choice(f"field of {path.name}", name, FIELDS)
+    for name in TEXTS:
+        require_text(name, found.get(name, ""))
+    for name in TABLES:
+        require_table(name, found.get(name, {}))
     design = found.get("design", {})
+    for name in design:
+        require_choice("field of [design]", name, DESIGN)
     factors = {name: _levels(name, levels) for name, levels in found.get("factors", {}).items()}
-    return Study(
+    study = Study(
         name=path.stem,
         title=found.get("title", path.stem),
         question=found.get("question", ""),
@@ -178,14 +191,60 @@ def load_study(path: Path | str, *, seeds: int | None = None) -> Study:
         base=found.get("base", {}),
         factors=factors,
         kind=design.get("kind", "grid"),
-        words=tuple(tuple(word) for word in design.get("words", ())),
+        words=_words(design.get("words", [])),
     )
+    _refuse_overwritten(study)
+    return study
 
 
 def _levels(name: str, found: Any) -> dict[str, dict[str, Any]]:
     if isinstance(found, list) and found:
-        return {str(value): {name: value} for value in found}
-    if isinstance(found, dict) and found and all(isinstance(value, dict) for value in found.values()):
-        return found
-    hint = "a list of values of the field, or a table: level = { field = value }"
-    raise InputError(f"factor `{name}` must have levels", found=repr(found), hint=hint)
+        levels = [(str(value), {name: value}) for value in found]
+    elif isinstance(found, dict) and found and all(isinstance(value, dict) for value in found.values()):
+        levels = list(found.items())
+    else:
+        hint = "a list of values of the field, or a table: level = { field = value }"
+        raise InputError(f"factor `{name}` must have levels", found=repr(found), hint=hint)
+    for (level, fields), (other, same) in combinations(levels, 2):
+        if level == other or fields == same:  # one name would hide a level; one content would run everything twice
+            raise InputError(f"levels of factor `{name}` must differ", found=f"{level!r} and {other!r}")
+    return dict(levels)
+
+
+def _words(found: Any) -> tuple[tuple[str, ...], ...]:
+    """Defining words of a fraction, as a file holds them."""
+    for word in found if isinstance(found, list) else [None]:
+        if not isinstance(word, list) or not word or not all(isinstance(name, str) for name in word):
+            hint = 'such as words = [["a", "b", "c"]]'
+            raise InputError("`words` must be a list of lists of factors", found=repr(found), hint=hint)
+        if len(set(word)) < len(word):  # its sign would cancel, and the word would halve nothing
+            raise InputError("a defining word must name a factor once", found=repr(word))
+    return tuple(tuple(word) for word in found)
+
+
+def _refuse_overwritten(study: Study) -> None:
+    """Refuse a factor's field that a later factor sets again in every run: the first one would change nothing.
+
+    A later factor may do so in some of its levels, such as one that turns off what the first varies.
+    """
+    for (name, levels), (later, others) in combinations(study.factors.items(), 2):
+        met = list(others.values())
+        if study.kind == "one_at_a_time":  # all levels of a factor are run at the first of every other one
+            met = met[:1]
+        own = {path for level in levels.values() for path in _paths(level)}
+        lost = own.intersection(*map(_paths, met))
+        if lost:
+            hint = "a later factor wins, so that the earlier one changes nothing"
+            raise InputError(
+                "no factor may set what another one always sets",
+                found=f"`{min(lost)}` in {name} and {later}",
+                hint=hint,
+            )
+
+
+def _paths(level: Mapping[str, Any], outer: str = "") -> set[str]:
+    """Fields that a level sets, those of tables behind a dot."""
+    found: set[str] = set()
+    for name, value in level.items():
+        found |= _paths(value, f"{outer}{name}.") if isinstance(value, Mapping) else {outer + name}
+    return found

@@ -7,9 +7,11 @@ noted beside the records, does not stop the others, and is tried again by the ne
 
 from __future__ import annotations
 
+import tempfile
 import time
 import traceback
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +21,7 @@ from filelock import FileLock
 from testbed.core.errors import InputError
 from testbed.core.records import RunRecord, provenance, write_json_atomic
 from testbed.training.backends import parallel
+from testbed.training.results_file import NEEDED
 from testbed.training.study import Cell, Study
 
 Work = Callable[[Cell], dict[str, Any]]
@@ -39,12 +42,34 @@ def record_path(out: Path, cell: Cell) -> Path:
 
 
 def read_record(path: Path) -> RunRecord | None:
-    """Read a record; None if there is none, or a file that is none (what another program left behind)."""
+    """Read a record; None if there is none, or a file that is none of this cell.
+
+    That is what another program left behind, what lacks a field that is gathered, and a copy of another cell's record, whose
+    result would be gathered under wrong levels. Such a cell counts as not done, and its record is made.
+    """
     try:
         record = RunRecord.load(path)
     except (OSError, ValueError, KeyError, TypeError):
         return None
-    return record if isinstance(record.result, dict) and "outcome" in record.result else None
+    result = record.result
+    whole = isinstance(result, dict) and isinstance(record.provenance, dict) and all(name in result for name in NEEDED)
+    return record if whole and result.get("study_cell") == path.stem else None
+
+
+def require_folder(out: Path) -> None:
+    """Make the folder of the records, or refuse it: before the work, not after it.
+
+    Raises
+    ------
+    InputError   the folder cannot be made or written to
+    """
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        _locks(out)
+        tempfile.TemporaryFile(dir=out).close()
+    except OSError as error:
+        found, hint = f"{out}: {error.strerror}", "name another --out"
+        raise InputError("records need a folder that can be written", found=found, hint=hint) from None
 
 
 def pending(study: Study, out: Path) -> list[Cell]:
@@ -83,7 +108,7 @@ def sweep(
     ----------
     study : Study
     out : Path              folder of the records
-    work : callable         (cell) -> result; must be importable by a worker
+    work : callable         (cell) -> result, with the fields `results_file.NEEDED`; must be importable by a worker
     jobs : int              workers, one thread each
     backend : str           a name of `backends.BACKENDS`
     resume : bool           go on where records are; without it, records are refused
@@ -91,11 +116,11 @@ def sweep(
 
     Raises
     ------
-    InputError   records in `out` and no `resume`; a backend that does not exist or is not installed
+    InputError   records in `out` and no `resume`; `out` cannot be written; a backend that does not exist or is not installed
     """
     cells, todo = study.cells(), unfinished(study, out, resume)
     found = len(cells) - len(todo)
-    out.mkdir(parents=True, exist_ok=True)
+    require_folder(out)
     started, failed = time.perf_counter(), {}
     if progress is not None:
         progress(found, len(cells), 0.0)
@@ -116,26 +141,38 @@ def run_cell(cell: Cell, work: Work, out: str) -> tuple[str, str]:
     """
     path = record_path(Path(out), cell)
     failure = path.with_suffix(".failed.txt")
-    with FileLock(_locks(Path(out)) / f"{cell.id}.lock"):
-        if read_record(path) is not None:
-            return cell.id, ""
-        about, started = provenance(cell.seed), time.perf_counter()
-        try:
-            result = work(cell)
-        except Exception as error:  # a sweep outlives any one of its cells
-            failure.write_text(traceback.format_exc())
-            return cell.id, f"{type(error).__name__}: {error}"
-        about["seconds"] = round(time.perf_counter() - started, 3)
-        content = {
-            "study_cell": cell.id,
-            "levels": cell.levels,
-            "seed": cell.seed,
-            "config": cell.config.plain(),
-            **result,
-        }
-        write_json_atomic(path, {"result": content, "provenance": about})
-        failure.unlink(missing_ok=True)
+    try:
+        with FileLock(_locks(Path(out)) / f"{cell.id}.lock"):
+            if read_record(path) is not None:
+                return cell.id, ""
+            try:
+                _make_record(cell, work, path)
+            except Exception as error:  # a sweep outlives any one of its cells
+                with suppress(OSError, ValueError):  # no room for the note either, or no such letters: the sweep tells
+                    failure.write_text(traceback.format_exc())
+                return cell.id, f"{type(error).__name__}: {error}"
+            with suppress(OSError):
+                failure.unlink(missing_ok=True)
+    except OSError as error:  # no lock can be made
+        return cell.id, f"{type(error).__name__}: {error}"
     return cell.id, ""
+
+
+def _make_record(cell: Cell, work: Work, path: Path) -> None:
+    about, started = provenance(cell.seed), time.perf_counter()
+    result = work(cell)
+    about["seconds"] = round(time.perf_counter() - started, 3)
+    missing = [name for name in NEEDED if name not in result]
+    if missing:  # the record would count as not done for ever
+        raise InputError(f"a run's result needs {', '.join(NEEDED)}", found=f"none of {', '.join(missing)}")
+    content = {
+        "study_cell": cell.id,
+        "levels": cell.levels,
+        "seed": cell.seed,
+        "config": cell.config.plain(),
+        **result,
+    }
+    write_json_atomic(path, {"result": content, "provenance": about})
 
 
 def _locks(out: Path) -> Path:

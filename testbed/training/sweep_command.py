@@ -39,7 +39,8 @@ def sweep(
 
     One record per finished run, written at once, so that Ctrl-C loses the runs under way only. A run that diverges is a
     result; one that fails is listed at the end, and tried again by --resume. DASK_SCHEDULER_ADDRESS or RAY_ADDRESS names
-    a cluster that exists; else dask and ray start one on this machine.
+    a cluster that exists; else dask and ray start one on this machine. README.md, "A study of your own", shows how to
+    write one; those that come with the library are testbed/training/studies/*.toml.
     """
     from testbed.core.records import require_writable
     from testbed.core.sections import print_sections
@@ -63,6 +64,9 @@ def sweep(
 
             print_sections(plan_sections(study, planned(study, folder, jobs)))
             return
+    from testbed.training.sweep import records
+    from testbed.training.sweep_printed import found_section
+
     done = swept(study, folder, jobs=jobs, backend=backend, resume=resume)
     typer.echo(f"{done.ran} runs made, {done.found} found, {len(done.failed)} failed; records in {folder}")
     if done.failed:
@@ -70,9 +74,9 @@ def sweep(
         hint = "their errors stand in *.failed.txt beside the records; --resume tries them again"
         print("\n".join(["failed:", *lines, hint]), file=sys.stderr)
         raise typer.Exit(1)
+    print_sections([found_section(study, records(study, folder))])
     if results is not None:
         from testbed.training.results_file import write_results
-        from testbed.training.sweep import records
 
         typer.echo(f"results in {write_results(study, iter(records(study, folder)), results)}")
 
@@ -82,14 +86,16 @@ def swept(study: Study, folder: Path, *, jobs: int, backend: str, resume: bool) 
 
     Raises
     ------
+    InputError          records in the folder and no `resume`, or a folder that cannot be written
     KeyboardInterrupt   Ctrl-C; every finished run keeps its record
     """
     from testbed.training.lab import cell_result
     from testbed.training.progress import counted_progress
     from testbed.training.starts import make_starts, missing_starts
-    from testbed.training.sweep import pending, sweep, unfinished
+    from testbed.training.sweep import pending, require_folder, sweep, unfinished
 
     todo, total = unfinished(study, folder, resume), len(study.cells())
+    require_folder(folder)  # warm starts take minutes
     try:
         starts = [] if any(name in os.environ for name in CLUSTERS) else missing_starts(cell.config for cell in todo)
         if starts:

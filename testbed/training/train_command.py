@@ -55,6 +55,9 @@ def train(
     for asked in (folder / "record.json", *([] if json is None else [json])):
         require_writable(asked)
     checkpoint = folder / "checkpoint.pt"
+    if resume and not checkpoint.exists() and (folder / "record.json").is_file():
+        found, hint = f"{folder / 'record.json'} of one that has ended", "read it, or start anew without --resume"
+        raise InputError("a run to resume must be under way", found=found, hint=hint)
     if checkpoint.exists() and not resume:
         hint = "go on with --resume, or name another --out"
         raise InputError("a new run needs a folder without a run under way", found=str(checkpoint), hint=hint)
@@ -100,10 +103,15 @@ def advanced(settings: GRPOConfig, seed: int, checkpoint: Path, resume: bool) ->
                 pressed.append(stack.enter_context(deferred_interrupt()))
             return pressed[0]()
 
-        run = train_grpo(
-            settings, seed, checkpoint=checkpoint, resume=resume, asked=asked,
-            progress=lambda run: report(run.done, run_words(run)),
-        )  # fmt: skip
+        try:
+            run = train_grpo(
+                settings, seed, checkpoint=checkpoint, resume=resume, asked=asked,
+                progress=lambda run: report(run.done, run_words(run)),
+            )  # fmt: skip
+        except KeyboardInterrupt:
+            if not checkpoint.exists():
+                print("stopped before the first update: there is nothing to go on from, begin again", file=sys.stderr)
+            raise
     if run.outcome == "running":
         print(f"stopped after update {run.done} of {settings.updates}; --resume goes on from here", file=sys.stderr)
         raise KeyboardInterrupt

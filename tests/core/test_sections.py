@@ -14,6 +14,7 @@ from testbed.diagnosis.report import diagnose
 from testbed.diagnosis.rule_catalog import list_rules, one_rule
 from testbed.sample_data import partial_rollouts_path
 from testbed.weighting.registry import RULES
+from theory.catalogue import module_names
 
 
 @pytest.fixture(scope="module")
@@ -61,6 +62,13 @@ def test_every_rule_is_listed_with_its_parameters_and_source():
         flat = " ".join(single.split())
         for part in (rule.formula, rule.summary, rule.differs, *rule.theorems, *rule.parameters):
             assert " ".join(part.split()) in flat, (name, part)
+
+
+def test_the_list_of_rules_says_truly_that_its_theorems_are_decided():
+    table = list_rules()[0][0]
+    named = {theorem for rule in RULES.values() for theorem in rule.theorems}
+    assert named and named <= set(module_names())
+    assert table.remarks == ["`python -m theory show ID` prints a theorem; all that are named here are decided."]
 
 
 def test_rules_that_lack_a_field_are_named():

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -10,7 +12,9 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
+from testbed.diagnosis import dump
 from testbed.diagnosis.dump import load_dump
+from testbed.diagnosis.report import diagnose
 from tests.diagnosis import dumps
 
 LENGTHS = (3, 1, 4, 2)
@@ -117,3 +121,43 @@ def test_a_dump_of_many_responses(tmp_path, rng):
     batch = load_dump(dumps.write(tmp_path / "dump.npz", table))
     assert batch.n_tokens == 100_000
     assert torch.equal(batch.logp_target.reshape(-1), torch.from_numpy(table["logp_target"]))
+
+
+README = Path(dump.__file__).with_name("README.md")
+
+
+def example():
+    """Return the JSONL example that the README gives."""
+    found = re.search(r"```json\n(.*?)```", README.read_text(), re.DOTALL)
+    assert found is not None
+    return found[1]
+
+
+def test_the_jsonl_example_of_the_readme_is_a_complete_dump(tmp_path):
+    path = tmp_path / "example.jsonl"
+    path.write_text(example())
+    assert len(example().splitlines()) == 3
+    batch = load_dump(path)
+    assert (batch.batch_size, batch.n_tokens, batch.n_segments) == (3, 9, 1)
+    assert batch.group.tolist() == [0, 0, 1]
+    assert diagnose(batch)["batch"]["responses"] == 3
+
+
+@pytest.mark.parametrize("left", [["prompt"], ["sequence", "position", "segment"]])
+def test_a_line_per_response_needs_three_columns(tmp_path, left):
+    """What the README says of them: without `prompt` each response is its own group."""
+    rows = [{k: v for k, v in json.loads(line).items() if k not in left} for line in example().splitlines()]
+    path = tmp_path / "example.jsonl"
+    path.write_text("\n".join(map(json.dumps, rows)))
+    assert load_dump(path).group.tolist() == ([0, 1, 2] if "prompt" in left else [0, 0, 1])
+    for name in ("logp_behavior", "logp_target", "reward"):
+        short = [{k: v for k, v in row.items() if k != name} for row in rows]
+        path.write_text("\n".join(map(json.dumps, short)))
+        with pytest.raises(ValueError, match=f"needs a column `{name}`"):
+            load_dump(path)
+
+
+def test_the_readme_says_which_columns_a_line_per_response_can_do_without():
+    text = " ".join(README.read_text().split())
+    assert "`sequence` and `position` follow from the lines and their lists, without `segment`" in text
+    assert '"ran": false' in text

@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
+import importlib
+import json
 import math
+import re
+from pathlib import Path
 
 import pytest
 import torch
 
 from testbed.core.batch import SegmentedBatch
+from testbed.core.sections import plain_lines
+from testbed.core.seeds import SeedTree
+from testbed.diagnosis import simulated_dumps
+from testbed.diagnosis.checks_printed import checks_section
+from testbed.diagnosis.detectors.rates import HEALTHY, STALER
 from testbed.diagnosis.detectors.registry import DETECTORS
 from testbed.diagnosis.dump import load_dump
+from testbed.diagnosis.faults import fault_records
 from testbed.diagnosis.printed import report_sections
 from testbed.diagnosis.report import diagnose
+from testbed.diagnosis.unit_mean import unit_mean_scores
 from testbed.sample_data import partial_rollouts_path
 
 
@@ -187,6 +198,191 @@ def test_each_detector_tells_its_measured_rates(healthy):
     assert rates["temperature"]["false_alarms"]["dumps"] == 2000
     assert rates["low_precision"]["false_alarms"] is None  # a note accuses nobody
     checks = report_sections(record)[1]
-    assert checks.remarks[0].endswith("(Power 100%, false alarms 0 of 2000.)")
+    assert checks.remarks[0].endswith("false alarms 0 of 2000 healthy simulated dumps, none of them very stale.)")
     assert "detectors: power 81 to 100%" in checks.remarks[-1]
     assert "false alarms 0 of 2000 healthy simulated dumps" in checks.remarks[-1]
+
+
+def test_the_healthy_dumps_behind_the_false_alarms_are_described(healthy):
+    """As `simulated_dumps` draws them, and as the committed notebook found them to be accused where they are staler."""
+    said = " ".join(report_sections(diagnose(healthy.select(list(range(24)))))[1].remarks)
+    assert HEALTHY in said and STALER in said
+    sizes, lengths = simulated_dumps.RESPONSES, (min(simulated_dumps.HORIZONS) // 2, max(simulated_dumps.HORIZONS))
+    numbers = [min(sizes), max(sizes), *lengths, max(simulated_dumps.VERSIONS)]
+    assert [int(number) for number in re.findall(r"\d+", HEALTHY)] == numbers
+    notebook = (Path(__file__).parents[2] / "notebooks" / "10_diagnose_your_run.ipynb").read_text()
+    without, given = re.findall(r"Accused: (\d+) of (\d+) healthy batches", notebook)
+    assert re.findall(r"(\d+) of (\d+)", STALER) == [without, given]
+
+
+# --------------------------------------------------------------------------------------------- checks that cannot run
+def checked(batch, products=()):
+    return {f["check"]: f for f in fault_records(batch, batch.facts, list(products), unit_mean_scores(batch))}
+
+
+def tagged(versions=4):
+    batch = simulated_dumps.simulated_dump(SeedTree("tagged"), drift=0.1, tagged=True)
+    return batch.replaced(version=batch.version.clamp(max=versions - 1))
+
+
+def cut(batch, rows, length):
+    return batch.select(list(range(rows))).replaced(
+        mask=batch.mask[:rows] & (torch.arange(batch.horizon) < length), version=None, logp_proximal=None
+    )
+
+
+def one_token_each():
+    return cut(tagged(), 1, 1).replaced(engine=torch.zeros(1, tagged().horizon, dtype=torch.int64))
+
+
+def alike():
+    """Log-odds of one value, an engine's noise aside."""
+    batch = tagged()
+    noise = 1e-3 * torch.arange(batch.horizon).remainder(7) * torch.ones(batch.mask.shape)
+    return batch.replaced(logp_target=noise - 1, logp_behavior=noise.flip(1) - 1, logp_proximal=None)
+
+
+LACKING = {  # what the batch is, which check it is not enough for, and why
+    "no version": (lambda: tagged().replaced(version=None), "version_tags", "no column `version`"),
+    "no tags to compute anew by": (lambda: tagged().replaced(version=None), "recomputed", "no column `version` or `engine`"),
+    "no labels": (lambda: tagged().replaced(version=None), "label_mixture", "no column `version` or `engine`"),
+    "one version": (lambda: tagged(1), "version_tags", "one version: nothing to compare"),
+    "one version, one engine": (
+        lambda: tagged(1).replaced(engine=torch.zeros_like(tagged().segment)), "recomputed",
+        "one version and one engine: nothing has to differ",
+    ),
+    "few legs": (lambda: tagged().select(list(range(9))), "version_tags", "of 30 responses or parts of one version"),
+    "few stale tokens": (
+        lambda: tagged(2).replaced(version=torch.where(torch.arange(tagged().mask.numel()).reshape(tagged().mask.shape) < 9, 0, 1)),
+        "recomputed", "9 of 32 tokens that have to differ",
+    ),
+    "few neighbors": (lambda: cut(tagged(), 2, 6), "shift_by_one", "10 of 16 pairs of neighboring tokens"),
+    "few tokens": (lambda: cut(tagged(), 20, 6), "temperature", "120 of 200 tokens with finite log-odds"),
+    "log-odds alike": (alike, "temperature", "log-odds too alike"),
+    "few responses to cut": (lambda: cut(tagged(), 19, 99), "truncated_mass", "19 of 20 responses"),
+    "few responses for a mean": (lambda: cut(tagged(), 19, 99), "unit_mean", "19 of 20 responses"),
+    "few responses for a sign": (lambda: cut(tagged(), 19, 99), "negative_divergence", "19 of 20 responses"),
+    "an impossible token": (
+        lambda: tagged().replaced(logp_target=torch.where(torch.arange(tagged().horizon) < 30, -math.inf, -1.0).expand(
+            tagged().mask.shape), logp_proximal=None, segment=torch.zeros_like(tagged().segment)),
+        "negative_divergence", "no segment has a finite mean",
+    ),
+    "few values": (lambda: cut(tagged(), 1, 9), "low_precision", "9 of 16 distinct log-probs"),
+    "no tail": (tagged, "heavy_tail", "0 of 25 responses"),
+    "one response": (lambda: cut(tagged(), 1, 9), "single_groups", "one response"),
+    "one token": (one_token_each, "zero_variance", "no segment has two tokens"),
+    "nothing to mix": (one_token_each, "label_mixture", "no two tokens to compare"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", LACKING)
+def test_a_check_that_lacks_something_has_not_run_and_says_what(case):
+    make, check, why = LACKING[case]
+    found = checked(make())[check]
+    assert (found["fired"], found["ran"]) == (False, False)
+    assert why in found["why"]
+
+
+def test_a_batch_that_has_everything_is_checked_for_everything():
+    """A tail needs the products, which are not among the arguments here."""
+    assert [name for name, f in checked(tagged()).items() if not f["ran"]] == ["heavy_tail"]
+
+
+def test_a_detector_that_did_not_run_measured_nothing():
+    """`why_not` follows the conditions of `measure`; truncated mass has a trace that single tokens leave."""
+    batches = [make() for make, _, _ in LACKING.values()]
+    for name in set(DETECTORS) - {"truncated_mass"}:
+        module = importlib.import_module(f"testbed.diagnosis.detectors.{name}")
+        assert [module.measure(batch) for batch in batches if module.why_not(batch)] == [{}] * sum(
+            bool(module.why_not(batch)) for batch in batches
+        )
+        if name not in (
+            "shift_by_one",
+            "low_precision",
+        ):  # these measure nothing on columns that are equal, or unrounded
+            assert all(module.measure(batch) for batch in batches if not module.why_not(batch))
+
+
+def test_what_fires_on_little_has_run():
+    """A cut to single tokens, and a mean far above 1, show in few responses too."""
+    few = tagged().select(list(range(6))).replaced(logp_proximal=None)
+    certain = few.replaced(
+        logp_behavior=torch.zeros_like(few.logp_behavior), logp_target=torch.full_like(few.logp_target, -0.3)
+    )
+    found = checked(certain)
+    assert (found["truncated_mass"]["fired"], found["truncated_mass"]["ran"]) == (True, True)
+    assert found["filled_with_zero"]["why"] == "`truncated_mass` explains tokens of log-prob 0"
+    far = few.replaced(logp_behavior=few.logp_target.double() - 2.0, logp_target=few.logp_target.double())
+    assert (checked(far)["unit_mean"]["fired"], checked(far)["unit_mean"]["ran"]) == (True, True)
+
+
+def test_checks_that_did_not_run_are_counted_apart(healthy):
+    bare = healthy.replaced(logp_proximal=None, engine=None, group=torch.arange(128) // 2)
+    section = checks_section(list(checked(bare.replaced(version=None)).values()))
+    assert section.says.startswith("No sign of a recording fault in 7 checks; 3 not checked; 1 of 5 notes")
+    missed, quiet, rates = section.remarks[-3:]
+    assert missed.startswith("Not checked: label_mixture (no column `version` or `engine`), ")
+    assert "version_tags (no column `version`)" in missed
+    assert quiet.startswith("Quiet: ") and "version_tags" not in quiet and "recomputed" not in quiet
+    assert "power 81 to 100%" in rates
+    shifted = checks_section(list(checked(shifted_target(bare)).values()))
+    assert re.match(r"Look at the recording before the rest: \d of 7 checks failed; 3 not checked\.", shifted.says)
+
+
+def test_a_record_from_before_this_state_is_still_printed(healthy):
+    records = [{k: v for k, v in f.items() if k not in ("ran", "why")} for f in checked(healthy).values()]
+    assert checks_section(records).says.startswith("No sign of a recording fault in 10 checks; 1 of 6 notes")
+
+
+# --------------------------------------------------------------------------------------------- dumps of a few responses
+def one_line(tmp_path):
+    """The smallest dump a user would try: one response of six tokens."""
+    line = {
+        "logp_behavior": [-0.5, -1.2, -0.3, -2.0, -0.7, -0.1],
+        "logp_target": [-0.52, -1.18, -0.31, -1.98, -0.72, -0.1],
+    }
+    path = tmp_path / "one.jsonl"
+    path.write_text(json.dumps(line | {"reward": 1.0}))
+    return load_dump(path)
+
+
+def told(batch):
+    sections = report_sections(diagnose(batch))
+    return {s.title: s for s in sections}, "\n".join(" ".join(plain_lines(s)) for s in sections)
+
+
+SOOTHING = ("No sign of", "within noise", "nothing contradicts", "No cap is needed", "which is noise", "which is bias")
+
+
+def test_one_response_of_six_tokens_gets_no_conclusion_and_no_absurd_number(tmp_path):
+    sections, text = told(one_line(tmp_path))
+    assert [word for word in (*SOOTHING, "[none]", "e+0", "inf", "power ") if word in text] == []
+    assert sections["CHECKS"].says.startswith("Too little to tell whether the recording is right: 2 of 10 checks")
+    assert "cannot be told: 1 of the 20 responses" in sections["E[w] = 1?"].says
+    assert sections["E[w] = 1?"].header[3] == "mean" and sections["E[w] = 1?"].rows[0][-1] == "unknown"
+    for title in ("PRODUCTS THROUGH EACH SEGMENT", "RULES"):
+        assert sections[title].says.startswith("One response tells nothing")
+        assert not sections[title].rows
+    for title in ("ADVISED CAP", "ADVISED REPLAY SHARE"):
+        assert "is advised: 1 of the 20 responses that an interval takes" in sections[title].says
+        assert not sections[title].rows
+    assert "decoupled_ppo" in sections["RULES"].remarks[0]
+
+
+@pytest.mark.parametrize("rows", [1, 2, 19])
+def test_a_few_responses_get_numbers_without_a_conclusion(healthy, rows):
+    for batch in (healthy.select(list(range(rows))), healthy.select(list(range(rows))).replaced(logp_proximal=None)):
+        sections, text = told(batch)
+        assert [word for word in (*SOOTHING[1:], "[none]", "e+0", "inf ", "%)") if word in text.split("WHICH READING")[0]
+                and word != "%)"] == []  # fmt: skip
+        assert "Fewer than 20 responses" in sections["BATCH"].remarks[-1]
+        assert sections["ADVISED CAP"].says.startswith("No cap is advised")
+        assert [line for s in sections.values() for line in plain_lines(s) if len(line) > 80] == []
+        kept = [name for name, *_ in sections["PRODUCTS THROUGH EACH SEGMENT"].rows if "[95%]" in name]
+        assert kept == ([] if rows == 1 else ["mean min(W_(k), 2) [95%]"])  # the one interval that is valid at every n
+
+
+def test_twenty_responses_get_their_intervals(healthy):
+    sections, text = told(healthy.select(list(range(20))))
+    assert "mean W_(k) [95%]" in text and "Fewer than" not in text
+    assert sections["ADVISED CAP"].rows[1][0] == "95% interval"

@@ -10,7 +10,7 @@ from matplotlib.colors import to_hex
 
 from figures import spire_interaction, spire_partial, spire_replay, spire_staleness
 from figures.__main__ import NoRecord, draw_one
-from figures.style import rule_line
+from figures.style import lightness, rule_line
 from paper_repro import lab_interaction, lab_partial, lab_replay, lab_staleness
 from paper_repro.study import Setting
 from testbed.core.records import RunRecord
@@ -112,8 +112,12 @@ def test_every_rule_of_both_rates_has_a_panel_with_its_rewards_intervals_and_col
     draw_one("spire_staleness", [records], tmp_path)
     found = curves(records, "spire_staleness")
     blocks = {lab_staleness.STUDY: found, lab_staleness.FAST: found.pop(lab_staleness.FAST)}
-    assert [figure.get_suptitle().removeprefix("study ").split(",")[0] for figure in figures] == list(blocks)
-    for figure, block in zip(figures, blocks.values(), strict=True):
+    for figure, (study, block) in zip(figures, blocks.items(), strict=True):
+        title = figure.get_suptitle()
+        assert title.startswith("Final reward against staleness") and f"(study {study}, " in title
+        assert f"{len(block['rules'])} rules, {block['seeds']} seeds" in title
+        left = figure.get_axes()[0]  # the others share its ticks
+        assert [float(label.get_text()) for label in left.get_yticklabels()] == list(left.get_yticks())
         drawn, by_title = block["rules"], {axes.get_title(loc="left"): axes for axes in figure.get_axes()}
         assert set(drawn) == set(by_title) - {""} and sum(drawn["none"]["collapsed"]) > 0
         for rule, own in drawn.items():
@@ -127,6 +131,20 @@ def test_every_rule_of_both_rates_has_a_panel_with_its_rewards_intervals_and_col
             assert counts == {place: count for place, count in enumerate(own["collapsed"]) if count}
             assert all(text.get_position()[1] < 0 for text in axes.texts)  # where no reward is
             assert [label.get_text() for label in axes.get_xticklabels()] == ["0", "4", "16"]
+
+
+def test_color_tells_a_rule_from_no_correction_and_nothing_else(records, tmp_path, figures):
+    """Rules are told apart by their panels: a color that some share and others do not would say what is not so."""
+    draw_one("spire_staleness", [records], tmp_path)
+    looks = {}
+    for figure in figures:
+        for axes in figure.get_axes():
+            for line in axes.get_lines() if axes.get_title(loc="left") else ():
+                own = line.get_marker() != "None" and axes.get_title(loc="left") != spire_staleness.ALONE
+                looks.setdefault(own, set()).add((to_hex(line.get_color()), line.get_linestyle()))
+    assert {len(found) for found in looks.values()} == {1}
+    (rule,), (alone,) = looks[True], looks[False]
+    assert rule[1] != alone[1] and abs(lightness(rule[0]) - lightness(alone[0])) > 10  # also in grey
 
 
 # ------------------------------------------------------------------------------------------------ partial rollouts

@@ -118,7 +118,8 @@ def test_the_executed_file_shows_figures_to_a_reader_without_a_kernel(path):
 
 @each
 def test_the_index_has_its_question(path):
-    assert f"]({path.stem}.ipynb)" in (FOLDER / "README.md").read_text()
+    rows = [line for line in (FOLDER / "README.md").read_text().splitlines() if f"]({path.stem}.ipynb)" in line]
+    assert len(rows) == 1 and rows[0].startswith(f"| [{path.stem[:2]} ") and rows[0].endswith("? |")
 
 
 # ------------------------------------------------------------------------------------------------ the rules can fail

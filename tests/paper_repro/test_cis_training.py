@@ -236,10 +236,24 @@ def test_statistics_are_of_the_last_third_and_infinities_are_large():
         "curve_reward": [0.0] * 10 + [0.4, math.nan, 0.6, 0.6, 0.6],
         "peak_grad_norm": math.inf,
         "late_grad_norm": math.nan,
+        "outcome": "finished",
     }
     assert cis_dynamics.STATISTICS["Reward"](row) == pytest.approx((0.4 + 3 * 0.6 + 0.0) / 5)
     assert cis_dynamics.STATISTICS["Peak grad."](row) == cis_dynamics.MOST == cis_dynamics.STATISTICS["Grad. norm"](row)
-    assert cis_dynamics.late("reward")({"curve_reward": []}) == 0.0
+    assert cis_dynamics.late("reward")({"curve_reward": [], "outcome": "diverged"}) == 0.0
+
+
+def test_a_run_that_diverged_earns_nothing_in_what_it_had_left(monkeypatch):
+    """No correction does well and diverges halfway: its reward is not that of the updates before."""
+
+    def shape(levels, seed):
+        died = {"curve_reward": [0.9] * 7, "outcome": "diverged"} if levels["arm"] == "none" else {"curve_reward": [0.7] * 15}
+        return curves(levels, seed, **died)
+
+    words = verdicts(table(cis_dynamics, "table10", arms({}, shape=shape), monkeypatch))
+    assert words[f"without correction the training reward ends below that of TIS ({WHERE})"] == REPRODUCED
+    empty = {"curve_acted": [], "curve_reward": [], "outcome": "diverged"}
+    assert cis_dynamics.STATISTICS["Acted on (%)"](empty) == 0.0 == cis_dynamics.STATISTICS["Reward"](empty)
 
 
 def test_bands_span_all_seeds_and_end_where_runs_end(monkeypatch):

@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import pytest
 
-from paper_repro import lab_staleness, lab_survival
+from paper_repro import lab_staleness, lab_survival, run, tables
+from paper_repro.__main__ import app
+from paper_repro.comparison import Check
 from paper_repro.lab_power import multiplicity, pairing
+from paper_repro.studies import STUDIES
 from paper_repro.study import Setting
+from testbed.core.command import run_command
+from testbed.core.sections import WIDTH
 from tests.paper_repro.laboratory_worlds import planted
 
 REPRODUCED, NOISE, NOT = "reproduced", "within noise", "not reproduced"
 STABLE = "SPIRE remains stable at staleness 4"
 CLIPPED = ("ppo_clip", "decoupled_ppo")
 FAST = ", rate 0.002"
+HOLDS = (True, None, False)
 FEW = {"rule": ("none", "spire", *CLIPPED), "staleness": ("0", "4")}
 
 
@@ -144,3 +150,87 @@ def test_the_number_of_verdicts_is_said(monkeypatch):
     assert multiplicity(finding.claims) in finding.remarks
     assert len(finding.claims) == 6 and finding.remarks[1].startswith("6 verdicts")
     assert any("correlation by seed" in remark for remark in finding.remarks)
+
+
+# ------------------------------------------------------------------------------------------------ what is printed
+def printed(monkeypatch, capsys, out, *options):
+    """What `run spire_staleness` prints of planted results, and its Markdown."""
+    results = {name: stale(name) for name in ("staleness", "staleness_fast")}
+    monkeypatch.setattr(lab_staleness, "results_of", lambda name, *_: results[name])
+    arguments = ["run", "spire_staleness", "--scale", "tiny", "--out", str(out), *options]
+    assert run_command(app, "paper-repro", arguments) == 0
+    return capsys.readouterr().out, (out / "tables" / "spire_staleness_tiny.md").read_text()
+
+
+def test_a_long_table_is_printed_in_short_with_every_verdict_and_where_the_rest_is(monkeypatch, capsys, tmp_path):
+    text, markdown = printed(monkeypatch, capsys, tmp_path)
+    shown, after = text.split("\nthe whole table, ")
+    assert len(shown.splitlines()) < tables.LONG < markdown.count("\n")
+    assert max(map(len, shown.splitlines())) <= WIDTH and "|" not in shown
+    flat, finding = " ".join(shown.split()), found(monkeypatch, stale("staleness"))
+    assert all(f"{claim['verdict']} {claim['claim']}" in flat for claim in finding.claims)
+    assert all(f"{check.word} {check.statement}: {check.found}" in flat for check in finding.checks)
+    assert "6 claims: 2 reproduced, 4 not reproduced." in flat and "2 checks: 2 does not hold." in flat
+    assert all(row["table"] in flat for row in finding.rows)
+    path = tmp_path / "tables" / "spire_staleness_tiny.md"
+    assert f"{markdown.count(chr(10))} lines with what its verdicts mean: {path} (--full prints it)" in f"{after}"
+
+
+def test_the_whole_table_is_printed_when_asked_for_or_when_it_is_short(monkeypatch, capsys, tmp_path):
+    text, markdown = printed(monkeypatch, capsys, tmp_path, "--full")
+    assert text.startswith(markdown) and "the whole table" not in text
+    monkeypatch.setattr(tables, "LONG", markdown.count("\n"))
+    assert printed(monkeypatch, capsys, tmp_path)[0].startswith(markdown)
+    monkeypatch.setattr(tables, "LONG", markdown.count("\n") - 1)
+    assert "the whole table" in printed(monkeypatch, capsys, tmp_path)[0]
+
+
+def test_the_command_that_draws_the_figure_is_printed_and_draws_it(monkeypatch, capsys, tmp_path):
+    text, _ = printed(monkeypatch, capsys, tmp_path)
+    command = f"python -m figures spire_staleness --records {tmp_path / 'records'}"
+    assert f"`{command}` draws it" in text.splitlines()
+    from figures.__main__ import app as draw
+
+    assert run_command(draw, "figures", [*command.split()[3:], "--out", str(tmp_path / "figures")]) == 0
+    assert (tmp_path / "figures" / "spire_staleness_tiny.png").exists()
+
+
+def test_figures_of_a_study_are_those_that_name_it():
+    import importlib
+
+    from figures.__main__ import available
+
+    scripts = {name: importlib.import_module(f"figures.{name}") for name in available()}
+    named = {name: script.REPRODUCED for name, script in scripts.items() if hasattr(script, "REPRODUCED")}
+    assert len(named) > 10
+    for study in {*STUDIES, *named.values()}:
+        assert run.figures_of(study) == sorted(name for name, own in named.items() if own == study)
+
+
+def test_no_figures_are_named_where_there_are_none(tmp_path):
+    assert run.figures_of("spire_staleness", tmp_path / "nowhere") == []
+    (tmp_path / "one.py").write_text('A: int = 1\nREPRODUCED = "spire_staleness"\n')
+    (tmp_path / "other.py").write_text("(REPRODUCED, B), C = (1, 2), 3\n")
+    assert run.figures_of("spire_staleness", tmp_path) == ["one"]
+
+
+def test_cells_keep_their_numbers_in_the_short_form():
+    cell = {"row": "p<0.5", "column": "MAD", "paper": "0.156", "ours": 0.04569, "low": 0.04, "high": 0.05, "unit": ""}
+    cells = [cell | {"source": source, "verdict": "other model"} for source in ("dense", "experts")]
+    result = {"name": "t", "scale": "real", "title": "a table", "smoke": True, "cells": cells, "rows": [], "checks": []}
+    first, *sections = tables.short_form(result)
+    assert first.remarks == ["Smoke: numbers show only that it runs.", "2 cells: 2 other model."]
+    assert [(one.title, one.rows) for one in sections] == [
+        (name, [("p<0.5", "MAD", "0.156", "0.04569", "other model")]) for name in ("DENSE", "EXPERTS")
+    ]
+
+
+def test_the_notes_say_which_words_are_of_what(monkeypatch):
+    finding = found(monkeypatch, stale("staleness"))
+    note = next(remark for remark in finding.remarks if remark.startswith("Three kinds of verdict"))
+    words = [
+        *lab_staleness.WORD,
+        *lab_staleness.WORD.values(),
+        *(Check(statement="", holds=h, found="").word for h in HOLDS),
+    ]
+    assert all(word in note for word in words)

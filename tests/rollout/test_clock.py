@@ -130,7 +130,7 @@ PLANTED = [
         replay,
         Shelf,
         "settle",
-        lambda right: lambda self, u: right(self, u - 3),
+        lambda right: lambda self, u: right(self, max(u - 3, 0)),
         find_system("replay_aged", replay_age=1),
     ),
     (replay, clock_module, "assembled", scored_again, SYSTEMS["replay"]),
@@ -324,3 +324,25 @@ def test_a_later_change_of_the_weights_is_not_seen():
     logits.zero_()
     batch = clock.next_batch(target=VERSIONS[0]).batch
     assert torch.equal(batch.logp_target, batch.logp_behavior)
+
+
+@pytest.mark.parametrize(
+    "changes", [{}, {"ahead": 3}, {"replay": "success"}, {"start": 2.0, "order": "finished", "push": "recompute"}]
+)
+@pytest.mark.parametrize("share", [0.9999, 1 - 1e-12])
+def test_where_nearly_all_is_replayed_nobody_looks_for_the_next_fresh_group(share, changes, monkeypatch):
+    """The plan is asked about updates that may start now; the next one with a fresh group is 10,000 away, or more."""
+    asked, planned = [], Shelf.planned
+
+    def counted(self, update):
+        asked.append(update)
+        assert len(asked) < 2000, "the plan is asked about updates far ahead"
+        return planned(self, update)
+
+    monkeypatch.setattr(Shelf, "planned", counted)
+    run = Run(find_system("replay", replay_share=share).but(**changes), updates=40, groups=1, size=2)
+    assert max(asked) <= 40 + changes.get("ahead", 0)
+    batch_size(run)
+    replay(run)
+    if not changes:
+        assert [bool(delivery.replayed.all()) for delivery in run.deliveries] == [False] + [True] * 39

@@ -5,8 +5,10 @@ import json
 import pytest
 
 from testbed.core.errors import InputError
+from testbed.diagnosis.systems_printed import one_system
 from testbed.rollout.system import CHOICES, LEAST, SECONDS, System
 from testbed.rollout.systems import SYSTEMS, find_system, steps_off
+from testbed.weighting.rules import RULES
 
 
 @pytest.mark.parametrize("name", SYSTEMS)
@@ -24,8 +26,11 @@ def test_what_is_promised_about_staleness():
     assert [steps_off(ahead).bound for ahead in range(3)] == [0, 1, 2]
 
 
-def test_only_areal_trains_with_a_decoupled_objective():
+def test_only_areal_trains_with_a_decoupled_objective_and_its_listing_names_the_rule():
     assert [name for name, system in SYSTEMS.items() if system.objective == "decoupled"] == ["areal"]
+    remarks = {name: " ".join(one_system(name)[0][0].remarks) for name in SYSTEMS}
+    assert [name for name, said in remarks.items() if '`rule` to "decoupled_ppo"' in said] == ["areal"]
+    assert "decoupled_ppo" in RULES
 
 
 @pytest.mark.parametrize("field", CHOICES)

@@ -190,6 +190,14 @@ def test_a_control_without_a_system_of_known_age_is_refused():
         GRPOConfig(control="posthoc", system="steps_off")
 
 
+@pytest.mark.parametrize("control", CONTROLS)
+def test_of_a_controls_system_only_the_age_of_drafts_can_be_set(control):
+    for unread in ({"update_seconds": 3.0}, {"replay": "uniform", "replay_share": 0.5}, {"deliver": "response"}):
+        with pytest.raises(InputError, match=f"nothing but `ahead`; found {min(unread)} = "):
+            GRPOConfig(control=control, system="steps_off", system_params={"ahead": 4, **unread})
+    require_possible([GRPOConfig(control=control, system="steps_off", system_params={"ahead": 4})])
+
+
 def test_a_clock_says_what_a_batch_cost():
     system = {"step_seconds": 0.5, "response_seconds": 0.25, "update_seconds": 3.0, "push_seconds": 1.0}
     run = made(source=lambda run: SimpleNamespace(), updates=2)

@@ -14,6 +14,7 @@ from testbed.rollout import rollout
 from testbed.stats.gates import MeanGate
 from testbed.training import grpo
 from testbed.training.checkpoints import load_checkpoint, save_checkpoint
+from testbed.training.grpo_config import GRPOConfig
 from testbed.training.lab import source_of
 from testbed.training.sources import Drawn, OnPolicySource
 from tests.training.grpo_worlds import EXACT, TASK, made, model, ran
@@ -227,6 +228,28 @@ def test_metrics_are_of_the_weights_that_the_steps_use():
 def test_what_a_rule_needs_and_lacks_is_said():
     with pytest.raises(MissingField, match="next_token"):
         made(rule="sis").advance()
+
+
+# ------------------------------------------------------------------------------------------------ settings
+@pytest.mark.parametrize("betas", [[0, 0.9], [0, 0], [0.9, 0]])
+def test_betas_may_be_whole_numbers(untyped, betas):
+    run = ran(updates=1, betas=betas)
+    assert run.outcome == "finished" and [type(beta) for beta in run.config.plain()["betas"]] == [float, float]
+    assert run.config.plain() == GRPOConfig.of({**run.config.plain(), "betas": list(map(float, betas))}).plain()
+
+
+@pytest.mark.parametrize("betas", [[False, 0.9], [0.9, False], [1, 0.9], ["0", 0.9], [0.9], 0.9])
+def test_betas_that_are_no_numbers_below_1_are_refused(untyped, betas):
+    with pytest.raises(InputError, match="`betas` must be two numbers"):
+        made(betas=betas)
+
+
+def test_a_rate_is_a_divergence_or_refused_but_never_an_error():
+    assert ran(updates=3, rate=3e37, rule="none").outcome == "diverged"
+    assert ran(updates=3, rate=3e22, betas=[1 - 2**-53, 0.9], rule="none").outcome == "diverged"
+    for rate, beta in ((1e300, 0.9), (3.5e37, 0.9), (4e22, 1 - 2**-53)):
+        with pytest.raises(InputError, match=r"`rate` must be at most 3.4e\+38 times 1 - `betas`\[0\]; found"):
+            made(rate=rate, betas=[beta, 0.99])
 
 
 # ------------------------------------------------------------------------------------------------ advantages

@@ -53,6 +53,20 @@ def test_drafts_change_how_fast_a_batch_comes_and_not_its_law():
         made(engine="speculative", nodes=3, noise="gaussian")
 
 
+def test_what_an_engine_does_not_read_is_refused():
+    with pytest.raises(InputError, match=r"needs `system_params` = \{\}: no clock runs; found \{'ahead': 0\}"):
+        made(engine="speculative", system_params={"ahead": 0})
+    with pytest.raises(InputError, match="`nodes` goes with `engine` = 'speculative'; found 5 with 'plain'"):
+        made(nodes=5)
+    assert made(engine="speculative", nodes=0).config.nodes == 0
+
+
+def test_scale_and_duration_of_noise_are_ignored_without_noise():
+    """An arm without noise may keep what another factor says about it, as `no_mismatch` of the bundled studies does."""
+    runs = [ran(updates=3, **more) for more in ({}, {"noise_scale": 8.0, "noise_lasts": "run"})]
+    assert torch.equal(runs[0].model.vector(), runs[1].model.vector()) and runs[0].curve == runs[1].curve
+
+
 def test_noise_that_lasts_is_the_same_under_every_version_and_noise_that_does_not_is_another():
     """One prompt, one prefix, unchanged weights: what the samplers of versions 0, 1 and 7 say of the next token."""
     said = {}

@@ -1,5 +1,6 @@
 """A sweep loses no finished run and repeats none, wherever it is killed; errors and divergences do not stop it."""
 
+import errno
 import json
 import multiprocessing
 import time
@@ -14,7 +15,7 @@ from testbed.core.errors import InputError
 from testbed.training import sweep as sweep_module
 from testbed.training.results_file import read_results, thinned, write_results
 from testbed.training.sweep import pending, record_path, records, sweep
-from tests.training.sweep_worlds import STUDY, failing, quick, swept
+from tests.training.sweep_worlds import STUDY, failing, quick, record, swept
 
 
 def results(out):
@@ -76,7 +77,7 @@ def test_a_worker_that_outlives_its_sweep_is_waited_for(tmp_path):
         second = pool.submit(sweep_module.run_cell, cell, failing_if_asked, str(tmp_path))
         with pytest.raises(TimeoutError):
             second.result(timeout=0.3)
-        record_path(tmp_path, cell).write_text('{"result": {"outcome": "finished"}, "provenance": {}}')
+        record_path(tmp_path, cell).write_text(json.dumps(record(cell)))
         left_behind.release()
         assert second.result(timeout=60) == (cell.id, "")
     assert not record_path(tmp_path, cell).with_suffix(".failed.txt").exists()
@@ -91,6 +92,25 @@ def test_a_record_cut_short_is_made_again(uninterrupted, tmp_path):
     first = record_path(tmp_path, STUDY.cells()[0])
     first.write_text(first.read_text()[:40])
     assert [cell.id for cell in pending(STUDY, tmp_path)] == [STUDY.cells()[0].id]
+    assert sweep(STUDY, tmp_path, quick, jobs=1, resume=True).ran == 1
+    assert results(tmp_path) == uninterrupted
+
+
+@pytest.mark.parametrize("kind", ["another program's", "without curves", "of another cell", "no provenance"])
+def test_a_file_that_is_no_record_of_its_cell_is_made_again(kind, uninterrupted, tmp_path):
+    first, other = (record_path(tmp_path, cell) for cell in STUDY.cells()[:2])
+    sweep(STUDY, tmp_path, quick, jobs=1)
+    content = json.loads((other if kind == "of another cell" else first).read_text())
+    if kind == "another program's":
+        content = {"result": {"outcome": "finished"}, "provenance": {}}
+    elif kind == "without curves":
+        del content["result"]["curve"]
+    elif kind == "no provenance":
+        content["provenance"] = None
+    first.write_text(json.dumps(content))
+    with pytest.raises(InputError, match="1 missing"):
+        records(STUDY, tmp_path)
+    assert [cell.id for cell in pending(STUDY, tmp_path)] == [first.stem]
     assert sweep(STUDY, tmp_path, quick, jobs=1, resume=True).ran == 1
     assert results(tmp_path) == uninterrupted
 
@@ -110,6 +130,50 @@ def test_a_cell_that_fails_is_noted_and_tried_again(uninterrupted, tmp_path):
         records(STUDY, tmp_path)
     assert sweep(STUDY, tmp_path, quick, jobs=1, resume=True).ran == 2
     assert results(tmp_path) == uninterrupted and not list(tmp_path.glob("*.failed.txt"))
+
+
+def test_a_record_that_cannot_be_written_stops_no_other_cell(uninterrupted, tmp_path, monkeypatch):
+    folder, full, unnoted = STUDY.cells()[:3]
+    record_path(tmp_path, folder).mkdir()
+    record_path(tmp_path, unnoted).with_suffix(".failed.txt").mkdir()
+    right = sweep_module.write_json_atomic
+
+    def write(path, content):
+        if path.stem in (full.id, unnoted.id):
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return right(path, content)
+
+    monkeypatch.setattr(sweep_module, "write_json_atomic", write)
+    done = sweep(STUDY, tmp_path, quick, jobs=1)
+    assert done.ran == 21 and set(done.failed) == {folder.id, full.id, unnoted.id}
+    assert "a folder" in done.failed[folder.id] and done.failed[full.id].endswith("No space left on device")
+    noted = {path.name for path in tmp_path.glob("*.failed.txt") if path.is_file()}
+    assert noted == {f"{cell.id}.failed.txt" for cell in (folder, full)}
+    monkeypatch.setattr(sweep_module, "write_json_atomic", right)
+    record_path(tmp_path, folder).rmdir()
+    assert sweep(STUDY, tmp_path, quick, jobs=1, resume=True).failed == {} and results(tmp_path) == uninterrupted
+
+
+def test_a_lock_that_cannot_be_made_stops_no_other_cell(tmp_path):
+    first = STUDY.cells()[0]
+    (tmp_path / ".locks" / f"{first.id}.lock").mkdir(parents=True)
+    done = sweep(STUDY, tmp_path, quick, jobs=1)
+    assert done.ran == 23 and set(done.failed) == {first.id}
+
+
+def test_a_result_that_could_not_be_gathered_is_an_error_of_its_cell(tmp_path):
+    done = sweep(STUDY, tmp_path, lambda cell: {"outcome": "finished"}, jobs=1)
+    assert done.ran == 0 and not list(tmp_path.glob("*.json"))
+    assert all("evaluations, curve" in error for error in done.failed.values())
+
+
+@pytest.mark.parametrize("place", ["afile", "afile/records", "/proc/records", "locked"])
+def test_a_folder_that_cannot_be_written_is_refused(place, tmp_path):
+    (tmp_path / "afile").touch()
+    (tmp_path / "locked").mkdir()
+    (tmp_path / "locked" / ".locks").touch()
+    with pytest.raises(InputError, match="records need a folder that can be written"):
+        sweep(STUDY, tmp_path / place, lambda cell: pytest.fail("a cell was run"), jobs=1)
 
 
 def test_wall_time_and_versions_are_no_part_of_the_result(tmp_path):

@@ -18,7 +18,7 @@ from testbed.cli import app
 from testbed.core.command import run_command
 from testbed.core.records import write_json_atomic
 from testbed.core.sections import WIDTH, plain_lines
-from testbed.training import backends, lab, plan
+from testbed.training import backends, lab, plan, starts
 from testbed.training.config_file import STUDIES, bundled_studies, config_path
 from testbed.training.fields import written as as_toml
 from testbed.training.plan import Seconds, planned
@@ -29,6 +29,7 @@ from testbed.training.starts import missing_starts
 from testbed.training.study import Study, load_study
 from testbed.training.sweep import record_path
 from tests.training.command_worlds import FACTORS, SETTINGS, result, study_file, written
+from tests.training.sweep_worlds import record
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -55,7 +56,15 @@ def test_a_sweep_keeps_a_record_of_every_run_and_gathers_them(capsys, tmp_path):
     assert printed.err == "" and lines[0].startswith("run 0/8") and re.fullmatch(r"run 8/8  \S+ s", lines[8])
     assert lines[9] == f"8 runs made, 0 found, 0 failed; records in {out}"
     study = load_study(file)
-    assert set(results(out)) == {f"{cell.id}.json" for cell in study.cells()} and len(lines) == 11
+    assert set(results(out)) == {f"{cell.id}.json" for cell in study.cells()}
+    assert lines[-1] == f"results in {gathered}" and "WHAT IT FOUND" in printed.out
+    finals = {cell.levels["rule"]: [] for cell in study.cells()}
+    for cell in study.cells():
+        if cell.levels["age"] == "2":
+            finals[cell.levels["rule"]].append(result(record_path(out, cell))["final"])
+    for rule, values in finals.items():  # the printed reward of an arm is the mean of its two runs
+        (line,) = [line for line in lines if re.match(rf"\s*{rule}\s+2\s+2\s+\d", line)]
+        assert f"{sum(values) / 2:.3f} [{min(values):.3f}, {max(values):.3f}]" in line
     about, rows = read_results(gathered)
     assert about["study"] == "tiny_study" and len(rows) == 8
     assert {(row["factor_rule"], row["factor_age"], row["seed"]) for row in rows} == {
@@ -198,8 +207,7 @@ def test_records_tell_the_time_where_there_are_some(monkeypatch, tmp_path):
     study = load_study(study_file(tmp_path, base={"warm_steps": 0}))
     monkeypatch.setattr(plan, "pilot", fixed(lambda c: pytest.fail("a pilot was run")))
     for spent, cell in zip((100.0, 200.0, 300.0, 400.0, 120.0), study.cells(), strict=False):
-        content = {"result": {"outcome": "finished"}, "provenance": {"seconds": spent}}
-        write_json_atomic(record_path(tmp_path, cell), content)
+        write_json_atomic(record_path(tmp_path, cell), record(cell, seconds=spent))
     found = planned(study, tmp_path, jobs=1)
     assert (found.found, found.recorded, found.piloted) == (5, 4, 0)
     assert found.cpu == seconds(200 + 300 + 400, 900, 900)  # the first combination's two runs are both done
@@ -248,6 +256,7 @@ USAGE = {
     "jobs": (["{file}", "--jobs", "0"], "--jobs"),
     "seeds": (["{file}", "--seeds", "0"], "--seeds"),
     "level": (["{level}"], "found 'arael' (did you mean 'areal'?)"),
+    "a study of another kind": (["{untabled}"], "`base` must be a table, { name = value }; found 3"),
     "results": (["{file}", "--results", "/dev/null/x"], "the output must be a file that can be written"),
 }  # fmt: skip
 
@@ -259,10 +268,21 @@ def test_bad_usage_is_one_sentence_and_exit_2(untyped, capsys, monkeypatch, tmp_
     places = {"file": study_file(tmp_path), "settings": written(tmp_path / "tiny.toml", **SETTINGS)}
     wrong = {"system": {"right": {}, "wrong": {"system": "arael"}}}
     places["level"] = written(tmp_path / "level.toml", title="t", base=SETTINGS, factors=wrong)
+    places["untabled"] = written(tmp_path / "untabled.toml", title="t", base=3)
     assert sweep(*(argument.format(**places) for argument in arguments)) == 2
     printed = capsys.readouterr()
     assert printed.out == "" and printed.err.count("\n") == 1
     assert words in printed.err and not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("out", ["afile", "/proc/records"])
+def test_a_folder_of_records_is_tried_before_the_warm_starts(capsys, monkeypatch, tmp_path, out):
+    monkeypatch.setattr(starts, "make_starts", lambda *_: pytest.fail("warm starts were made"))
+    (tmp_path / "afile").touch()
+    assert sweep(study_file(tmp_path, base={"warm_seed": 70}), "--out", tmp_path / out) == 2
+    printed = capsys.readouterr()
+    assert printed.out == "" and printed.err.count("\n") == 1
+    assert f"records need a folder that can be written; found {tmp_path / out}: " in printed.err
 
 
 def test_a_backend_that_is_not_installed_is_refused(capsys, monkeypatch, tmp_path):

@@ -51,7 +51,7 @@ def test_a_run_prints_lines_and_leaves_weights_and_a_record(capsys, tmp_path):
     assert re.fullmatch(r"update 2/3  .*  \S+ s, \S+ s left", lines[1])
     assert lines[2].startswith("update 3/3  reward ") and "left" not in lines[2]
     assert re.fullmatch(rf"reward {number} -> {number} \(best {number}\), (no collapse|collapsed)", lines[3])
-    assert lines[4] == "finished: 3 updates"
+    assert lines[4] == "finished: 3 updates (reward at the end: mean of the last three evaluations)"
     assert lines[5].startswith("staleness 0 updates on average, 0 at most; acted on ")
     kept = json.loads((out / "record.json").read_text())
     assert kept == json.loads(copy.read_text()) and kept["provenance"]["seed"] == kept["result"]["seed"] == 3
@@ -105,7 +105,7 @@ def test_ctrl_c_leaves_a_checkpoint_and_the_resumed_record_is_that_of_a_run_neve
     assert sorted(path.name for path in cut.iterdir()) == ["record.json", "weights.npz"]
 
 
-def test_ctrl_c_during_the_warm_start_ends_at_once(monkeypatch, tmp_path):
+def test_ctrl_c_during_the_warm_start_ends_at_once(capsys, monkeypatch, tmp_path):
     right, reached = lab.warm_started, []
 
     def pressed(*arguments, **options):
@@ -116,6 +116,25 @@ def test_ctrl_c_during_the_warm_start_ends_at_once(monkeypatch, tmp_path):
     monkeypatch.setattr(lab, "warm_started", pressed)
     assert train(settings_file(tmp_path), "--out", tmp_path / "run") == 130
     assert reached == [] and list((tmp_path / "run").iterdir()) == []
+    assert "stopped before the first update: there is nothing to go on from" in capsys.readouterr().err
+
+
+def test_a_run_that_has_ended_is_not_resumed(capsys, tmp_path):
+    out, file = tmp_path / "run", settings_file(tmp_path)
+    assert train(file, "--out", out) == 0
+    before = (out / "record.json").read_bytes()
+    assert train(file, "--out", out, "--resume") == 2
+    assert f"must be under way; found {out / 'record.json'} of one that has ended" in capsys.readouterr().err
+    assert (out / "record.json").read_bytes() == before
+    assert train(file, "--out", tmp_path / "none", "--resume") == 2
+    assert "must have left a checkpoint" in capsys.readouterr().err
+
+
+def test_a_study_without_settings_is_no_config(capsys, tmp_path):
+    file = tmp_path / "x.toml"
+    file.write_text('title = "x"\n')
+    assert train(file, "--out", tmp_path / "run") == 2
+    assert "a study must have [base] or [factors]; found only title in" in capsys.readouterr().err
 
 
 def test_another_runs_checkpoint_is_refused(capsys, monkeypatch, tmp_path):
@@ -184,6 +203,10 @@ USAGE = {
     "system": (["{file}", "--set", "system=arael"], "found 'arael' (did you mean 'areal'?)"),
     "system value": (["{file}", "--set", "system_params.ahead=-1"], "`ahead` must be a whole number >= 0; found -1"),
     "system kind": (["{file}", "--set", "system_params.update_seconds=long"], "`update_seconds` must be a number; found 'long'"),
+    "system objective": (
+        ["{file}", "--set", "system=areal", "--set", "system_params.objective=decoupled"],
+        "must hold values that a run reads; found objective = 'decoupled' (set `rule`, whose loss a run has)",
+    ),
     "numerics": (["{file}", "--set", "sampler.dtype=float8"], "`dtype` must be one of float64, float32, bfloat16, float16"),
     "table": (["{file}", "--set", "sampler=float32"], "`sampler` must be a table"),
     "noise": (["{file}", "--set", "noise=mow"], "`noise` must be one of , gaussian"),
@@ -210,6 +233,13 @@ def test_what_can_be_run_is_known_before_a_warm_start(monkeypatch, tmp_path):
     monkeypatch.setattr(lab, "warm_started", lambda *_, **__: pytest.fail("a warm start was made"))
     with pytest.raises(InputError):
         require_possible([load_config(settings_file(tmp_path), ["system=areall"])])
+    for push in ("system=pipeline_rl", "system=areal"):
+        changes = [push, "system_params.push=stale_cache"]
+        with pytest.raises(
+            InputError, match=r"needs a sampler that keeps keys and values; found `sampler.cached` = False"
+        ):
+            require_possible([load_config(settings_file(tmp_path), [*changes, "sampler.cached=false"])])
+        require_possible([load_config(settings_file(tmp_path), [*changes, "trainer.cached=false"])])
     assert train(settings_file(tmp_path), "--set", "rule=sis", "--out", tmp_path / "run") == 2
 
 

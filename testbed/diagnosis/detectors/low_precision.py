@@ -15,11 +15,20 @@ from __future__ import annotations
 from testbed.core.batch import SegmentedBatch
 
 KIND = "note"
+FEWEST = 16  # distinct values of a column, as the search asks for
 
 
 def measure(batch: SegmentedBatch) -> dict[str, float]:
     """Rounding grid in nats of each column that has one."""
     return dict(batch.facts.low_precision)
+
+
+def why_not(batch: SegmentedBatch) -> str:
+    """Say that no column has values enough: a few lie on any grid by chance."""
+    columns = (batch.logp_target, batch.logp_behavior, batch.logp_proximal)
+    values = [column[batch.mask & column.isfinite() & (column < 0)] for column in columns if column is not None]
+    most = max(len(each.unique()) for each in values)
+    return "" if most >= FEWEST else f"{most} of {FEWEST} distinct log-probs"
 
 
 def verdict(measured: dict[str, float]) -> str:

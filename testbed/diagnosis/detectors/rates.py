@@ -8,6 +8,9 @@ from pathlib import Path
 from typing import Any
 
 RECORD = Path(__file__).parent / "power.json"
+# what the healthy dumps were (`simulated_dumps`), and what notebook 10 found where they were staler: tests hold both to it
+HEALTHY = "32 to 128 responses of 16 to 64 tokens, drawn at most 4 small updates ago"
+STALER = "4 of 15 healthy batches that were 8 updates old were accused, 1 of 15 with that column"
 
 
 @cache

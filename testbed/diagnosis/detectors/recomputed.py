@@ -14,7 +14,7 @@ Measured (dumps named, of dumps; evaluation streams, see `testbed.diagnosis.powe
 
 from __future__ import annotations
 
-from jaxtyping import Bool
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from testbed.core.batch import SegmentedBatch
@@ -27,22 +27,35 @@ SURE = -1e-3  # nats: surer tokens may agree by rounding
 
 def measure(batch: SegmentedBatch) -> dict[str, float]:
     """Share of bitwise equal log-probs among tokens that must differ: behavior/target by version, behavior/trainer by engine."""
-    found: dict[str, float] = {}
     behavior = batch.logp_behavior.double()
-    open_token = batch.mask & (behavior < SURE)
+    return {
+        name: float((behavior == other.double())[chosen].double().mean())
+        for name, (other, chosen) in _must_differ(batch).items()
+        if int(chosen.sum()) >= FEWEST
+    }
 
-    def share(other: Tensor, must_differ: Bool[Tensor, "B T"]) -> float | None:
-        chosen = open_token & must_differ
-        return float((behavior == other.double())[chosen].double().mean()) if int(chosen.sum()) >= FEWEST else None
 
+def why_not(batch: SegmentedBatch) -> str:
+    """Say what is missing: the tags, a second version or engine, or tokens that must differ."""
+    if batch.version is None and batch.engine is None:
+        return "no column `version` or `engine`"
+    counts = [int(chosen.sum()) for _, chosen in _must_differ(batch).values()]
+    if not counts:
+        recorded = [name for name in ("version", "engine") if getattr(batch, name) is not None]
+        return f"one {' and one '.join(recorded)}: nothing has to differ"
+    return "" if max(counts) >= FEWEST else f"{max(counts)} of {FEWEST} tokens that have to differ"
+
+
+def _must_differ(batch: SegmentedBatch) -> dict[str, tuple[Float[Tensor, "B T"], Bool[Tensor, "B T"]]]:
+    """Return what the behavior is compared with, and at which tokens, for each kind of tag that tells two things apart."""
+    found = {}
+    open_token = batch.mask & (batch.logp_behavior.double() < SURE)
     if batch.version is not None and len(batch.version[batch.mask].unique()) > 1:
         stale = batch.version < batch.version[batch.mask].max()
-        if (equal := share(batch.logp_target, stale)) is not None:
-            found["stale_equal"] = equal
+        found["stale_equal"] = (batch.logp_target, open_token & stale)
     if batch.engine is not None and len(batch.engine[batch.mask].unique()) > 1:
         trainer = batch.logp_target if batch.logp_proximal is None else batch.logp_proximal
-        if (equal := share(trainer, batch.mask)) is not None:
-            found["engines_equal"] = equal
+        found["engines_equal"] = (trainer, open_token)
     return found
 
 

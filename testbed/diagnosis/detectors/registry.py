@@ -21,13 +21,15 @@ def findings(batch: SegmentedBatch) -> list[dict[str, Any]]:
 
     Returns
     -------
-    list of dict   check, kind ("fault" or "note"), fired, says ("" unless fired), measured (name -> number; empty where the
-                   batch cannot tell)
+    list of dict   check, kind ("fault" or "note"), fired, says ("" unless fired), ran (whether the batch has what the check
+                   needs), why (it did not run; "" if it did), measured (name -> number; empty where the batch cannot tell)
     """
     records = []
     for name in DETECTORS:
         module = importlib.import_module(f"testbed.diagnosis.detectors.{name}")
         measured = module.measure(batch)
         says = module.verdict(measured) if measured else ""
-        records.append({"check": name, "kind": module.KIND, "fired": bool(says), "says": says, "measured": measured})
+        why = "" if says else module.why_not(batch)
+        told = {"fired": bool(says), "says": says, "ran": not why, "why": why}
+        records.append({"check": name, "kind": module.KIND, **told, "measured": measured})
     return records

@@ -39,6 +39,20 @@ def measure(batch: SegmentedBatch) -> dict[str, float]:
     return found
 
 
+def why_not(batch: SegmentedBatch) -> str:
+    """Say what is missing: enough pairs of neighbors in the column that has most of them."""
+    most = 0
+    both = batch.mask[:, 1:] & batch.mask[:, :-1]
+    target = torch.isfinite(batch.logp_target)
+    for other in (batch.logp_behavior, batch.logp_proximal):
+        if other is not None:
+            finite = torch.isfinite(other)
+            sides = ((1, 1), (0, 1), (1, 0))  # same token, the target's one earlier, one later
+            ends = [slice(None, -1), slice(1, None)]
+            most = max(most, min(int((both & target[:, ends[a]] & finite[:, ends[b]]).sum()) for a, b in sides))
+    return "" if most >= FEWEST else f"{most} of {FEWEST} pairs of neighboring tokens"
+
+
 def _gaps(batch: SegmentedBatch, other: Float[Tensor, "B T"]) -> tuple[float, float, float]:
     """Return the mean gap at the same token, the better neighbor's direction, and the mean gap there."""
     both = batch.mask[:, 1:] & batch.mask[:, :-1]

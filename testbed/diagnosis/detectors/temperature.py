@@ -21,12 +21,14 @@ Measured (dumps named, of dumps; evaluation streams, see `testbed.diagnosis.powe
 from __future__ import annotations
 
 import torch
+from jaxtyping import Float
+from torch import Tensor
 
 from testbed.core.batch import SegmentedBatch
 from testbed.diagnosis.detectors.log_odds import displaced, trainer_log_probs
 
 KIND = "fault"
-FEWEST = 200  # tokens
+FEWEST, SPREAD = 200, 0.5  # tokens; standard deviation of their log-odds
 REACH, FARTHEST = 8.0, 5.0  # nats: log-odds and displacements beyond count as these
 SLOPE = {True: 0.03, False: 0.10}  # with the proximal policy, without
 EXPLAINED = {True: 0.10, False: 0.30}  # share of the displacement's variance
@@ -34,10 +36,8 @@ EXPLAINED = {True: 0.10, False: 0.30}  # share of the displacement's variance
 
 def measure(batch: SegmentedBatch) -> dict[str, float]:
     """Least-squares slope of displacement on mean log-odds, and the share of variance it explains."""
-    trainer, proximal = trainer_log_probs(batch)
-    shift, middle, usable = displaced(batch, trainer, batch.logp_behavior)
-    x, y = middle[usable].clamp(-REACH, REACH), shift[usable].clamp(-FARTHEST, FARTHEST)
-    if len(x) < FEWEST or float(x.std()) < 0.5:
+    x, y, proximal = _coordinates(batch)
+    if _lacking(x):
         return {}
     x, y = x - x.mean(), y - y.mean()
     spread = float(y.square().sum())
@@ -45,6 +45,25 @@ def measure(batch: SegmentedBatch) -> dict[str, float]:
     explained = slope**2 * float(x.square().sum()) / spread if spread > 0 else 0.0
     slope = slope if abs(slope) < 2 else torch.tensor(slope).sign().item() * 1.99
     return {"slope": slope, "explained": explained, "proximal": float(proximal)}
+
+
+def why_not(batch: SegmentedBatch) -> str:
+    """Say what a line cannot be drawn through: too few tokens, or tokens of one log-odds."""
+    return _lacking(_coordinates(batch)[0])
+
+
+def _coordinates(batch: SegmentedBatch) -> tuple[Float[Tensor, " n"], Float[Tensor, " n"], bool]:
+    """Mean log-odds and displacement of the tokens where both are finite, and whether they are from the proximal policy."""
+    trainer, proximal = trainer_log_probs(batch)
+    shift, middle, usable = displaced(batch, trainer, batch.logp_behavior)
+    return middle[usable].clamp(-REACH, REACH), shift[usable].clamp(-FARTHEST, FARTHEST), proximal
+
+
+def _lacking(log_odds: Float[Tensor, " n"]) -> str:
+    if len(log_odds) < FEWEST:
+        return f"{len(log_odds)} of {FEWEST} tokens with finite log-odds"
+    spread = float(log_odds.std())
+    return "" if spread >= SPREAD else f"log-odds too alike, sd {spread:.2g} of {SPREAD}"
 
 
 def verdict(measured: dict[str, float]) -> str:

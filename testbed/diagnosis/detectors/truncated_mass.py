@@ -27,7 +27,7 @@ import torch
 from testbed.core.batch import SegmentedBatch
 from testbed.core.numerics import safe_exp
 from testbed.diagnosis.detectors.log_odds import trainer_log_probs
-from testbed.diagnosis.response_means import token_mean_score
+from testbed.diagnosis.response_means import FEWEST, token_mean_score
 
 KIND = "fault"
 CERTAIN = -1e-6  # nats: the sampler was sure, up to float32
@@ -54,6 +54,22 @@ def measure(batch: SegmentedBatch) -> dict[str, float]:
         "below": float((ratio[unsure] < 1).double().mean()) if bool(unsure.any()) else 0.5,
         "least_mass": float(torch.where(certain, trainer, 0.0).min().exp()),
     }
+
+
+def why_not(batch: SegmentedBatch) -> str:
+    """Say why one-sided ratios cannot be told; certain tokens still count where the batch has them.
+
+    Few responses without certain tokens are no sign of an uncut law: a cut that leaves two tokens or more makes none.
+    """
+    responses = int(batch.mask.any(1).sum())
+    if responses < FEWEST:
+        return f"{responses} of {FEWEST} responses"
+    trainer, _ = trainer_log_probs(batch)
+    p = trainer.exp()
+    if not bool((batch.mask & (p > 0.02) & (p < 0.99)).any()):
+        return "no token that the trainer is unsure of"
+    ratio, _ = safe_exp(trainer - batch.logp_behavior.double(), batch.mask)
+    return "" if token_mean_score(ratio, batch.mask, 1.0) is not None else "the mean ratio is not finite"
 
 
 def verdict(measured: dict[str, float]) -> str:

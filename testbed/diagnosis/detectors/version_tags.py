@@ -35,28 +35,10 @@ UNEXPLAINED, EXPLAINED = 0.09, 0.10
 
 def measure(batch: SegmentedBatch) -> dict[str, float]:
     """Return legs, score (of the slope on age), unexplained (variance of legs beyond token noise), explained (share, by age)."""
-    if batch.version is None:
+    found = _drifts(batch)
+    if isinstance(found, str):
         return {}
-    below = batch.logp_behavior if batch.logp_proximal is None else batch.logp_proximal
-    shift, _, usable = displaced(batch, batch.logp_target, below)
-    row = torch.arange(batch.batch_size)[:, None].expand(batch.mask.shape)[usable]
-    tag = batch.version[usable]
-    size = shift[usable].abs().clamp(min=FLOOR).log()
-    if len(size) == 0:
-        return {}
-    pairs, leg = torch.unique(torch.stack([row, tag]), dim=1, return_inverse=True)
-    count = torch.bincount(leg).double()
-    mean = torch.zeros(len(count), dtype=torch.float64).index_add_(0, leg, size) / count
-    within = float((size - mean[leg]).square().sum() / max(len(size) - len(count), 1))
-    keep = count >= FEWEST_TOKENS
-    if int(keep.sum()) < FEWEST_LEGS or len(pairs[1][keep].unique()) < 2:
-        return {}
-    age = (tag.max() - pairs[1][keep]).double()
-    scale, noise = mean[keep], within / count[keep]
-    group = batch.group[pairs[0][keep]]
-    scale, age, freedom = _within_groups(scale, age, group)
-    if freedom < FEWEST_LEGS / 2 or float(age.square().sum()) < FEWEST_LEGS / 8:
-        return {}
+    scale, age, freedom, noise = found
     slope = float((age * scale).sum() / age.square().sum())
     rest = scale - slope * age
     residual = float(rest.square().sum()) / (freedom - 1)
@@ -65,9 +47,44 @@ def measure(batch: SegmentedBatch) -> dict[str, float]:
     return {
         "legs": float(len(scale)),
         "score": slope / error if error > 0 else 0.0,
-        "unexplained": residual - float(noise.mean()),
+        "unexplained": residual - noise,
         "explained": 1 - float(rest.square().sum()) / total if total > 0 else 0.0,
     }
+
+
+def why_not(batch: SegmentedBatch) -> str:
+    """Say what is missing: the tags, tags that differ, legs enough, or legs of different ages that may be compared."""
+    found = _drifts(batch)
+    return found if isinstance(found, str) else ""
+
+
+def _drifts(batch: SegmentedBatch) -> tuple[torch.Tensor, torch.Tensor, int, float] | str:
+    """Return the legs' drift and age about their means, degrees of freedom and token noise; or why there are none."""
+    if batch.version is None:
+        return "no column `version`"
+    below = batch.logp_behavior if batch.logp_proximal is None else batch.logp_proximal
+    shift, _, usable = displaced(batch, batch.logp_target, below)
+    row = torch.arange(batch.batch_size)[:, None].expand(batch.mask.shape)[usable]
+    tag = batch.version[usable]
+    size = shift[usable].abs().clamp(min=FLOOR).log()
+    if len(size) == 0:
+        return "no token with a finite displacement"
+    pairs, leg = torch.unique(torch.stack([row, tag]), dim=1, return_inverse=True)
+    count = torch.bincount(leg).double()
+    mean = torch.zeros(len(count), dtype=torch.float64).index_add_(0, leg, size) / count
+    within = float((size - mean[leg]).square().sum() / max(len(size) - len(count), 1))
+    keep = count >= FEWEST_TOKENS
+    if int(keep.sum()) < FEWEST_LEGS:
+        return f"{int(keep.sum())} of {FEWEST_LEGS} responses or parts of one version with {FEWEST_TOKENS} tokens"
+    if len(pairs[1][keep].unique()) < 2:
+        return "one version: nothing to compare"
+    age = (tag.max() - pairs[1][keep]).double()
+    scale, noise = mean[keep], within / count[keep]
+    group = batch.group[pairs[0][keep]]
+    scale, age, freedom = _within_groups(scale, age, group)
+    if freedom < FEWEST_LEGS / 2 or float(age.square().sum()) < FEWEST_LEGS / 8:
+        return "too few versions to compare within groups"
+    return scale, age, freedom, float(noise.mean())
 
 
 def _within_groups(

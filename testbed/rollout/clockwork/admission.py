@@ -39,10 +39,14 @@ class Admission:
     def quota(self, update: int) -> int:
         """Fresh groups that the batches of all updates up to this one take."""
         coming = range(self.batches, update + 1)
-        replayed = 0
-        if self.shelf.on:
-            replayed = sum(self.shelf.now if u == self.batches else self.shelf.planned(u) for u in coming)
-        return self.consumed + len(coming) * self.groups - replayed
+        fresh = sum(map(self._fresh, coming)) if self.shelf.on else len(coming) * self.groups
+        return self.consumed + fresh
+
+    def _fresh(self, update: int) -> int:
+        """Fresh groups that the batch of this update, not taken yet, takes; all may be replayed, so it can be 0."""
+        if not self.shelf.on:
+            return self.groups
+        return self.groups - (self.shelf.now if update == self.batches else self.shelf.planned(update))
 
     def admit(self, version: int, free: int) -> list[int]:
         """Admit what may start now, and return the numbers of the new groups.
@@ -67,12 +71,10 @@ class Admission:
         """Open the round of the first update that is not provided for, or keep an open one full."""
         system, backlog = self.system, self.backlog
         if self.round is None:
-            update = self.batches
-            while self.quota(update) * backlog.units_per_group <= backlog.ended:
-                update += 1
-            if update > version + (system.ahead or 0):
+            found = self._unprovided(version + (system.ahead or 0))
+            if found is None:
                 return []
-            self.round, self.goal = update, self.quota(update) * backlog.units_per_group
+            self.round, self.goal = found
             self.wanted = math.ceil(system.start * (self.goal - backlog.ended) - 1e-9)
             backlog.resume(self.wanted)
         elif not system.refill:
@@ -81,6 +83,19 @@ class Admission:
         while backlog.active < self.wanted:
             new.append(backlog.admit())
         return new
+
+    def _unprovided(self, last: int) -> tuple[int, int] | None:
+        """First update up to `last` that needs more units than have ended, and how many it needs; None if there is none.
+
+        A round may open for no later update, so none is looked at: where nearly everything is replayed, the next one that takes
+        something fresh may be millions of updates away.
+        """
+        groups, units_per_group = self.consumed, self.backlog.units_per_group
+        for update in range(self.batches, last + 1):
+            groups += self._fresh(update)
+            if groups * units_per_group > self.backlog.ended:
+                return update, groups * units_per_group
+        return None
 
     def writes_with(self, version: int) -> int:
         """Version that a response starts under."""
