@@ -1,5 +1,8 @@
 """A study's file: what is refused, in one sentence that names it, before anything is run; what is not, is read as it stands."""
 
+import re
+from pathlib import Path
+
 import pytest
 
 from testbed.core.errors import InputError
@@ -84,3 +87,13 @@ def test_a_fraction_is_read_with_its_words(tmp_path):
     )
     study = load_study(tmp_path / "half.toml")
     assert (study.kind, study.words, len(study.cells())) == ("fraction", (("rule", "rate"),), 2)
+
+
+def test_the_readmes_study_loads_and_is_what_the_readme_says(tmp_path):
+    readme = (Path(__file__).resolve().parents[2] / "README.md").read_text()
+    (block,) = re.findall(r"```toml\n(.*?)```", readme, re.DOTALL)
+    (tmp_path / "own.toml").write_text(block)
+    study = load_study(tmp_path / "own.toml")
+    assert "runs all 12 runs" in readme and len(study.cells()) == 12
+    config = load_config(tmp_path / "own.toml", ["rule=tis", "age=stale"])
+    assert (config.rule, config.system, dict(config.system_params)) == ("tis", "steps_off", {"ahead": 4})
