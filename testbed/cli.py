@@ -43,9 +43,18 @@ def diagnose(
 
     Says how far the policies are apart, what each correction would do about it, and which cap and replay share to set.
 
-    FILE has one row per drawn token: sequence, position (0, 1, 2, ...), logp_behavior, logp_target (nats), reward; and,
-    where recorded, token, segment, prompt, logp_proximal, version, engine, token_reward, action_value. Rows may also be
-    whole responses that hold lists. Dumps of verl, TRL, AReaL and OpenRLHF are recognized by their fields.
+    FILE has one row per response, its tokens in lists, or one row per token. Both need logp_behavior, logp_target (nats)
+    and reward; rows of tokens also need sequence and position (0, 1, 2, ...). Optional in both: segment (else all is one),
+    prompt (else each response is its own group), token, logp_proximal, version, engine, token_reward, action_value; checks
+    that lack a column are reported as not made. Dumps of verl, TRL, AReaL and OpenRLHF are recognized by their fields.
+
+    A complete JSONL file (more in testbed/diagnosis/README.md):
+
+    {"logp_behavior": [-0.5, -1.2], "logp_target": [-0.4, -1.3], "reward": 1}
+
+    {"logp_behavior": [-0.7, -0.1], "logp_target": [-0.8, -0.1], "reward": 0}
+
+    {"logp_behavior": [-1.1], "logp_target": [-1.0], "reward": 1}
     """
     from testbed.core.records import require_writable
     from testbed.core.sections import print_sections

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import runpy
 import sys
 
@@ -180,3 +181,12 @@ def test_a_control_carries_a_static_stand_in(classroom, monkeypatch):
     choice = classroom.Choice("x", [1, 2], 1)
     classroom.Control(lambda x: (b"\x89PNG" + bytes([x]), f"x is {x}"), x=choice).show()
     assert {"image/png", "application/vnd.jupyter.widget-view+json"} <= shown[0].keys()
+
+
+def test_the_executed_file_shows_every_committed_study():
+    """A study committed after the last execution would be missing from what a reader sees."""
+    notebook = json.loads((FOLDER / "09_stale_training.ipynb").read_text())
+    shown = json.dumps([cell.get("outputs", []) for cell in notebook["cells"]])
+    studies = sorted(path.stem for path in (checks.ROOT / "paper_repro" / "results").glob("study_*.parquet"))
+    missing = [name for name in studies if not re.search(rf"\b{name.removeprefix('study_')}\b", shown)]
+    assert studies and missing == [], "make notebooks"
