@@ -105,7 +105,7 @@ say(f"```\n$ testbed diagnose {faulty.name} --json record.json\n{seen}\n...\n```
 dump = by_hand.Dump.read(faulty)
 warmth, explained = dump.temperature()
 assert lab.fired(record, "fault") == ["temperature"]
-assert says(seen, [1, 10], warmth, explained, warmth, 1 / warmth, by_hand.power_of("temperature"))
+assert says(seen, [1, 9, 1], warmth, explained, warmth, 1 / warmth, by_hand.power_of("temperature"))
 
 # %% [markdown]
 # It names the kind of mistake, the side, and what else could look like it; the temperature itself only roughly. Behind each named
