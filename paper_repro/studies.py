@@ -44,7 +44,7 @@ STUDIES = {
         ),
         Study(
             "cis_table1_kept",
-            "the same where the engines disagree in the same way for the whole run",
+            "reward after training where the engines disagree in the same way from first to last",
             "cis_kept:table1_kept",
             ("tiny",),
             LABORATORY,
