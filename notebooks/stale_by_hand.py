@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import product
 from math import comb, sqrt
+from statistics import NormalDist
 from typing import Any
 
 import numpy as np
 import torch
+from scipy.stats import t as student
 from torch import Tensor
 
 from testbed.core.seeds import SeedTree
@@ -26,10 +28,11 @@ def middle_mean(values: Sequence[float]) -> float:
 
 
 def interval(values: Sequence[float], seeds: SeedTree) -> tuple[float, float, float]:
-    """Interquartile mean and its percentile bootstrap interval, the draws spelled out."""
+    """Interquartile mean and its bootstrap interval, the draws spelled out; percentiles of few runs lie farther out."""
     drawn = seeds.numpy_generator().integers(0, len(values), (RESAMPLES, len(values)))
     means = [middle_mean(row) for row in np.asarray(values)[drawn].tolist()]
-    low, high = np.quantile(means, [0.025, 0.975])
+    tail = NormalDist().cdf(-sqrt(len(values) / (len(values) - 1)) * student.isf(0.025, len(values) - 1))
+    low, high = np.quantile(means, [tail, 1 - tail])
     return middle_mean(values), float(low), float(high)
 
 

@@ -247,7 +247,11 @@ def test_a_run_that_diverged_earns_nothing_in_what_it_had_left(monkeypatch):
     """No correction does well and diverges halfway: its reward is not that of the updates before."""
 
     def shape(levels, seed):
-        died = {"curve_reward": [0.9] * 7, "outcome": "diverged"} if levels["arm"] == "none" else {"curve_reward": [0.7] * 15}
+        died = (
+            {"curve_reward": [0.9] * 7, "outcome": "diverged"}
+            if levels["arm"] == "none"
+            else {"curve_reward": [0.7] * 15}
+        )
         return curves(levels, seed, **died)
 
     words = verdicts(table(cis_dynamics, "table10", arms({}, shape=shape), monkeypatch))
