@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import product
-from math import comb, sqrt
+from math import ceil, comb, sqrt
 from statistics import NormalDist
 from typing import Any
 
@@ -29,9 +29,10 @@ def middle_mean(values: Sequence[float]) -> float:
 
 def interval(values: Sequence[float], seeds: SeedTree) -> tuple[float, float, float]:
     """Interquartile mean and its bootstrap interval, the draws spelled out; percentiles of few runs lie farther out."""
-    drawn = seeds.numpy_generator().integers(0, len(values), (RESAMPLES, len(values)))
-    means = [middle_mean(row) for row in np.asarray(values)[drawn].tolist()]
     tail = NormalDist().cdf(-sqrt(len(values) / (len(values) - 1)) * student.isf(0.025, len(values) - 1))
+    draws = min(40_000, max(RESAMPLES, ceil(50 / tail)))
+    drawn = seeds.numpy_generator().integers(0, len(values), (draws, len(values)))
+    means = [middle_mean(row) for row in np.asarray(values)[drawn].tolist()]
     low, high = np.quantile(means, [tail, 1 - tail])
     return middle_mean(values), float(low), float(high)
 

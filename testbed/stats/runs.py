@@ -8,6 +8,7 @@ NeurIPS 2021 (arXiv 2108.13264); SciPy does the bootstrap.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -21,7 +22,7 @@ from testbed.stats.interval import Interval, check_level, finite_rows
 from testbed.stats.intervals import clopper_pearson
 
 Strata = Sequence[Sequence[float]]
-RESAMPLES = 4000
+RESAMPLES, BEYOND, ENOUGH = 4000, 50, 40_000  # draws: the least; those wanted beyond either percentile; the most
 NEVER = 10**9  # runs that nobody makes
 STEP, MOST = 4, 2000  # numbers of runs that are tried for a rate
 
@@ -87,7 +88,7 @@ def estimate(
     seeds: SeedTree,
     statistic: Callable[..., np.ndarray] = interquartile_mean,
     level: float = 0.95,
-    resamples: int = RESAMPLES,
+    resamples: int | None = None,
 ) -> Estimate:
     """Statistic of all runs together, with a stratified percentile bootstrap interval at `expanded` percentiles.
 
@@ -97,7 +98,8 @@ def estimate(
     seeds : SeedTree                 stream of the draws
     statistic : function             (values [..., n], axis) -> [...], of the runs of all strata together
     level : float                    coverage
-    resamples : int                  draws, >= 100
+    resamples : int | None           draws, >= 100; None: RESAMPLES, or as many as leave BEYOND draws beyond either percentile, no
+                                     more than ENOUGH
 
     Raises
     ------
@@ -126,12 +128,14 @@ def estimate(
         kept = [np.broadcast_to(part, (*drawn[0].shape[:-1], 1)) for part in single]
         return statistic(np.concatenate([*drawn, *kept], axis=-1), axis=-1)
 
+    drawn, free = sum(map(len, several)), sum(map(len, several)) - len(several)
+    tail = expanded(half, drawn, len(several))
+    if resamples is None:
+        resamples = ENOUGH if tail * ENOUGH < BEYOND else max(RESAMPLES, math.ceil(BEYOND / tail))
     found = scipy.stats.bootstrap(
         several, together, n_resamples=resamples, method="percentile", confidence_level=0.5, vectorized=True,
         rng=seeds.numpy_generator(),
     )  # fmt: skip
-    drawn, free = sum(map(len, several)), sum(map(len, several)) - len(several)
-    tail = expanded(half, drawn, len(several))
     low, high = np.quantile(found.bootstrap_distribution, [tail, 1 - tail])
     return Estimate(
         value=value,
