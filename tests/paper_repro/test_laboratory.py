@@ -362,3 +362,19 @@ def test_what_is_not_there_is_refused():
     with pytest.raises(InputError, match="factor"):
         results.values("final", rules="spire")
     assert results.values(lambda row: row["seed"], rule="spire", staleness=4) == [0.0, 1.0]
+
+
+def test_the_smallest_study_tells_rules_apart():
+    """Three rules, three ages, five seeds: told at two ages, and nothing is told where nothing is stale."""
+    results = results_of("smallest_staleness", Setting(scale="tiny"))
+    told = {
+        age: compare(
+            results.values("final", rule="ppo_clip", staleness=age),
+            results.values("final", rule="none", staleness=age),
+            "smallest",
+            age,
+        )
+        for age in (0, 2, 8)
+    }
+    assert len(results.rows) == 45 and [age for age, found in told.items() if found.told] == [2, 8]
+    assert told[8].difference.interval.low > 0.2
