@@ -30,7 +30,7 @@ def middle_mean(values: Sequence[float]) -> float:
 def interval(values: Sequence[float], seeds: SeedTree) -> tuple[float, float, float]:
     """Interquartile mean and its bootstrap interval, the draws spelled out; percentiles of few runs lie farther out."""
     tail = NormalDist().cdf(-sqrt(len(values) / (len(values) - 1)) * student.isf(0.025, len(values) - 1))
-    draws = min(40_000, max(RESAMPLES, ceil(50 / tail)))
+    draws = max(RESAMPLES, ceil(50 / tail)) if 40_000 * tail > 50 else 40_000
     drawn = seeds.numpy_generator().integers(0, len(values), (draws, len(values)))
     means = [middle_mean(row) for row in np.asarray(values)[drawn].tolist()]
     low, high = np.quantile(means, [tail, 1 - tail])

@@ -160,6 +160,6 @@ def test_what_would_tell_follows_the_bound_that_is_judged():
 
 def test_chance_counts_the_verdicts_that_are_given():
     rows = [claim_row("a", REPRODUCED, "", "")] * 40
-    assert by_chance(rows).startswith("of 40 claims, 0 not judged") and "1.0 of 40 at most" in by_chance(rows)
+    assert by_chance(rows).startswith("of 40 claims, 0 not judged") and "1.0 of 40, and" in by_chance(rows)
     some = [needs_harm(row, None) for row in rows[:20]] + rows[20:]
-    assert by_chance(some).startswith("of 40 claims, 20 not judged") and "0.5 of 20 at most" in by_chance(some)
+    assert by_chance(some).startswith("of 40 claims, 20 not judged") and "0.5 of 20, and" in by_chance(some)
