@@ -4,21 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+import numpy as np
+
 from testbed.core.records import RunRecord
 from testbed.core.sections import Section
 from testbed.core.seeds import SeedTree
-from testbed.stats.runs import estimate
+from testbed.stats.runs import estimate, interquartile_mean
 from testbed.training.study import Cell, Study
 
 MEANING = (
     "Final reward: mean of a run's last three evaluations, 0 if it diverged; mean reward: of all of them. Interquartile means "
-    "over seeds, the first with an interval at 95% (bootstrap). Arms share seeds: compare them seed by seed, from the file that "
-    "--results writes (columns: paper_repro/results/README.md)."
+    "over seeds, the first with an interval at 95% (bootstrap); of fewer than five seeds it spans the lowest run to the highest, "
+    "and covers less. Arms share seeds: compare them seed by seed, from the file that --results writes (columns: "
+    "paper_repro/results/README.md)."
 )
 
 
 def found_section(study: Study, pairs: Iterable[tuple[Cell, RunRecord]]) -> Section:
-    """Return the section of what runs found.
+    """Return the section of what runs found: interquartile means over the seeds of each combination (`stats.runs`).
 
     Parameters
     ----------
@@ -41,9 +44,11 @@ def found_section(study: Study, pairs: Iterable[tuple[Cell, RunRecord]]) -> Sect
     for levels, runs in found.items():
         tree = SeedTree("sweep")[study.name][", ".join(levels)]
         final = estimate([[float(run["final"]) for run in runs]], seeds=tree["final"])
-        area = estimate([[float(run["area"]) for run in runs]], seeds=tree["area"])
-        fell, diverged = (sum(map(bool, flags)) for flags in _flags(runs))
-        rows.append((*levels, str(len(runs)), str(final), f"{area.value:.3f}", str(fell), str(diverged)))
+        area = float(interquartile_mean(np.array([float(run["area"]) for run in runs])))
+        fell, diverged = (
+            sum(flags) for flags in zip(*((r["collapsed"], r["outcome"] == "diverged") for r in runs), strict=True)
+        )
+        rows.append((*levels, str(len(runs)), str(final), f"{area:.3f}", str(fell), str(diverged)))
     return Section(
         title="WHAT IT FOUND",
         says=f"{study.title or study.name}: {sum(len(runs) for runs in found.values())} runs.",
@@ -52,7 +57,3 @@ def found_section(study: Study, pairs: Iterable[tuple[Cell, RunRecord]]) -> Sect
         text=tuple(study.factors),
         remarks=[MEANING],
     )
-
-
-def _flags(runs: list[dict]) -> tuple[list[bool], list[bool]]:
-    return [run["collapsed"] for run in runs], [run["outcome"] == "diverged" for run in runs]

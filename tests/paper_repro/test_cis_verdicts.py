@@ -5,10 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from paper_repro.cis_harm import judged_harm
 from paper_repro.cis_orders import agreement, highest, judged_agreement, ordered
-from paper_repro.cis_verdicts import above, by_chance, collapses, near, needs_harm, per_place, pooled
+from paper_repro.cis_verdicts import above, by_chance, collapses, difference_of, near, needs_harm, per_place, pooled
 from paper_repro.lab_cis import ranks
-from paper_repro.lab_tables import claim_row, judged_better
+from paper_repro.lab_tables import claim_row, compare, judged_better
+from testbed.core.errors import InputError
 from testbed.stats.interval import Interval
 from testbed.stats.runs import Estimate
 
@@ -163,3 +165,16 @@ def test_chance_counts_the_verdicts_that_are_given():
     assert by_chance(rows).startswith("of 40 claims, 0 not judged") and "1.0 of 40, and" in by_chance(rows)
     some = [needs_harm(row, None) for row in rows[:20]] + rows[20:]
     assert by_chance(some).startswith("of 40 claims, 20 not judged") and "0.5 of 20, and" in by_chance(some)
+
+
+# ------------------------------------------------------------------------------------------------ what gates and pairs
+def test_harm_is_judged_so_that_it_holds_in_all_places_together():
+    """A loss that one interval at 95 % tells from 0 and one of eight together does not: no harm is said to be seen."""
+    none, agree = [0.5] * 12, [0.45] * 2 + [0.52 + 0.02 * place for place in range(10)]
+    assert compare(agree, none, "harm").difference.interval.low > 0
+    assert judged_harm(agree, none)[0] is None
+
+
+def test_arms_of_other_seeds_are_not_paired():
+    with pytest.raises(InputError, match="same seeds; found 5 and 1 runs"):
+        difference_of({"a": [0.5] * 5}, {"a": [0.1]}, "doc")

@@ -14,6 +14,7 @@ from paper_repro.study import Setting
 from testbed.core.command import run_command
 from testbed.core.errors import InputError
 from testbed.stats.interval import Interval
+from testbed.training import results_file
 from testbed.training.designs import aliases
 from testbed.training.replay_moments import ReplayMoments
 from tests.paper_repro.laboratory_worlds import planted
@@ -378,3 +379,12 @@ def test_the_smallest_study_tells_rules_apart():
     }
     assert len(results.rows) == 45 and [age for age, found in told.items() if found.told] == [2, 8]
     assert told[8].difference.interval.low > 0.2
+
+
+def test_results_without_a_seed_are_refused(monkeypatch):
+    """Arms are compared by position: a row that is missing would pair every later seed with another one."""
+    about, rows = results_file.read_results(lab_results.RESULTS / "study_smallest_staleness.parquet")
+    assert len(results_of("smallest_staleness", Setting(scale="tiny")).rows) == len(rows)
+    monkeypatch.setattr(results_file, "read_results", lambda path: (about, rows[1:]))
+    with pytest.raises(InputError, match="every seed of 5 for every combination; found seeds 1, 2, 3, 4 of"):
+        results_of("smallest_staleness", Setting(scale="tiny"))

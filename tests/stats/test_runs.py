@@ -80,6 +80,19 @@ def test_expanded_percentiles_of_a_mean_are_its_t_interval(n):
     assert two == pytest.approx(scipy.stats.t.isf(0.025, 2 * n - 2), rel=1e-9)
 
 
+@pytest.mark.parametrize(("level", "least"), [(0.95, 50 / 0.0087), (0.993, 40_000)])
+def test_draws_suffice_for_the_percentiles_that_are_taken(level, least, rng):
+    """Ten runs: 50 draws lie beyond a percentile at 95 %, and where too many would be needed, the most are made."""
+    drawn = []
+
+    def counting(values, axis):
+        drawn.append(values.shape[0] if values.ndim > 1 else 0)
+        return runs.interquartile_mean(values, axis=axis)
+
+    estimate([rng.normal(size=10).tolist()], seeds=SEEDS, statistic=counting, level=level)
+    assert least <= sum(drawn) <= 1.05 * least
+
+
 def test_an_error_is_that_of_the_statistic():
     values = list(np.arange(12.0))
     found = estimate([values], seeds=SEEDS, statistic=np.mean, resamples=20_000)
